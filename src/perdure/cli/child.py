@@ -1,0 +1,79 @@
+"""The process that runs stages: `python -m perdure.cli.child MODULE:APP CONTROL SLATE OPTIONS`, run by the supervisor.
+
+It imports the app, says hello, gets its worker id, and works until SIGTERM. If the supervisor is gone it dies at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from perdure.app import AsyncPerdure
+from perdure.cli.target import load_app
+from perdure.engine.slate import Slate
+from perdure.errors import PerdureError
+from perdure.watch.log import configure, log_events
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    target, control_fd, slate_fd, options = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        json.loads(sys.argv[4]),
+    )
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        app = load_app(target).service
+        for name in ("concurrency",):
+            if options.get(name) is not None:
+                setattr(app, name, options[name])
+        if options.get("queues"):
+            app.only_queues = tuple(options["queues"])
+        configure(app.settings.log_level)
+        log_events(app.events)
+        asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
+    except PerdureError as error:
+        print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
+        os._exit(2)
+    # threads that stage code left behind must not keep us here
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
+    """Say hello, work, stop when told."""
+    loop = asyncio.get_running_loop()
+    control.setblocking(False)
+    hello = {
+        "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
+        "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
+    }  # fmt: skip
+    await app.start()
+    await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        answer += await loop.sock_recv(control, 4096) or sys.exit(1)
+    loop.add_reader(control, lambda: control.recv(1) or os._exit(1))
+    nursery = app.new_nursery()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: loop.create_task(app.stop()))
+    try:
+        await app.work(json.loads(answer)["worker"], slate, nursery)
+    finally:
+        await nursery.close()
+        await app.close()
+
+
+if __name__ == "__main__":
+    main()

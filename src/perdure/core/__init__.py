@@ -1,0 +1,1 @@
+"""Pure rules, no input or output: model, backoff, outcome, fingerprint, clock, events."""

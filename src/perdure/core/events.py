@@ -1,0 +1,105 @@
+"""Facts the engine publishes; `watch` turns them into log lines, metrics and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job."""
+
+    job_id: int
+    document_id: str
+    org: str
+    pipeline: str
+    attempt: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(Event):
+    """A worker took the job in hand."""
+
+    generation: int = 1
+    claims: int = 1
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StageSaved(Event):
+    """A stage ran and its output is durable."""
+
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageSkipped(Event):
+    """A stage was saved by an earlier attempt and did not run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded(Event):
+    """The attempt is over; `outcome` is done, retry, later, hold or dead."""
+
+    outcome: str = ""
+    duration_ms: int = 0
+    delay_ms: int | None = None
+    why: str = ""
+    error_type: str | None = None
+    error_code: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentDead(Event):
+    """The document was set aside."""
+
+    collection: str = ""
+    attempts: int = 0
+    last_attempt_ms: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFenced(Event):
+    """A late write of a worker whose lease had passed on was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecovered(Event):
+    """A job was taken back from a worker that died or lost its lease."""
+
+    reason: str = ""
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker's death was noticed."""
+
+    worker: int
+    jobs: int
+    reason: str
+
+
+AnyEvent = Event | WorkerLost
+Listener = Callable[[AnyEvent], None]
+
+
+class Events:
+    """Hands each event to every listener; a listener that raises never harms the work."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def publish(self, event: AnyEvent) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                continue

@@ -1,0 +1,159 @@
+"""Documents and jobs: their states, the legal moves between them, and what a job carries.
+
+A *document* is what was handed in. A *job* is one run of a pipeline over it: key `doc-{document_id}`, follow-up jobs
+of the same document `doc-{id}/{name}`. An *attempt* is one claim of a job that ended. A *generation* starts with an
+operator's requeue and has a fresh attempt budget.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from perdure.core.backoff import Backoff
+
+ORG_DEFAULT = "default"
+QUEUE_DEFAULT = "documents"
+
+
+class State(StrEnum):
+    """Where a job is. `held` is not stored: it is `queued` in a lane that is down."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PARKED = "parked"  # over its concurrency limit; shown as queued
+    HELD = "held"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({State.DONE, State.DEAD, State.CANCELLED})
+
+_LIVE = {State.QUEUED, State.PARKED, State.WAITING}
+_ENDS = {State.DEAD, State.CANCELLED}
+
+#: Every legal move of a job; from a terminal state only an operator's requeue leads on, into a new generation.
+MOVES: dict[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.RUNNING} | _LIVE | _ENDS),
+    State.RUNNING: frozenset({State.DONE} | _LIVE | _ENDS),
+    State.WAITING: frozenset(_LIVE | _ENDS),
+    State.PARKED: frozenset(_LIVE | _ENDS),
+    State.HELD: frozenset({State.QUEUED} | _ENDS),
+    State.DONE: frozenset(_LIVE),
+    State.DEAD: frozenset(_LIVE),
+    State.CANCELLED: frozenset(_LIVE),
+}
+
+#: Words of other systems that filters accept: (state, stage or None).
+ALIASES: dict[str, tuple[State, str | None]] = {
+    "pending": (State.QUEUED, None),
+    "processing": (State.RUNNING, None),
+    "fetching": (State.RUNNING, "fetch"),
+    "completed": (State.DONE, None),
+    "complete": (State.DONE, None),
+    "processed": (State.DONE, None),
+    "failed": (State.DEAD, None),
+    "failed_max_retries": (State.DEAD, None),
+    "extracting": (State.RUNNING, "extract"),
+    "extracted": (State.RUNNING, "chunk"),
+    "saving_markdown": (State.RUNNING, "extract"),
+    "markdown_saved": (State.RUNNING, "chunk"),
+    "chunking": (State.RUNNING, "chunk"),
+    "chunked": (State.RUNNING, "embed"),
+    "embedding": (State.RUNNING, "embed"),
+    "embedded": (State.RUNNING, "index"),
+}
+
+
+def state_filter(word: str) -> tuple[State, str | None]:
+    """The state (and stage) that a filter word means; ValueError lists the accepted words."""
+    lowered = word.strip().lower()
+    if lowered in ALIASES:
+        return ALIASES[lowered]
+    try:
+        return State(lowered), None
+    except ValueError:
+        known = ", ".join([*State, *ALIASES])
+        raise ValueError(f"unknown state {word!r}; one of: {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often and how long a job is tried. `attempts` means total executions."""
+
+    attempts: int = 3
+    base_ms: int = 2_000
+    cap_ms: int | None = None
+    jitter: bool = False
+    postpones_max: int = 100
+    age_max_ms: int = 7 * 86_400_000
+    hooks: tuple[str, ...] = ()
+    pinned: bool = False  # the document brought its own; stages do not override it
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.base_ms, self.cap_ms, self.jitter)
+
+    def to_text(self) -> str | None:
+        """Compact JSON of what differs from the defaults; None when nothing does."""
+        changed = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return json.dumps(changed, separators=(",", ":")) if changed else None
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Policy:
+        if text is None:
+            return POLICY_DEFAULT
+        known = {f.name for f in fields(cls)}  # a newer release may have written more
+        given = {name: value for name, value in json.loads(text).items() if name in known}
+        if "hooks" in given:
+            given["hooks"] = tuple(given["hooks"])
+        return cls(**given)
+
+
+POLICY_DEFAULT = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A claimed job as its worker sees it; `token` fences every write made for it."""
+
+    id: int
+    org: str
+    key: str
+    document_id: str
+    pipeline: str
+    queue: str
+    lane: str
+    stage: str
+    token: int
+    generation: int
+    attempts: int
+    claims: int
+    postpones: int
+    releases: int
+    crashes: int
+    postponed_ms: int
+    suspect: bool
+    attempts_max: int
+    policy: Policy
+    claimed_ms: int
+    lease_ms: int
+    fresh_from: str | None = None
+    priority: int = 0
+    input: bytes | None = None  # the job's own input, for follow-up jobs
+    limit_key: str | None = None
+    worker: int = 0
+    holds: int = 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether something may have been saved by an earlier claim."""
+        return self.claims > 1 or self.generation > 1
+
+
+def job_key(document_id: str, name: str | None = None) -> str:
+    """`doc-{document_id}`, for a follow-up job `doc-{document_id}/{name}`."""
+    return f"doc-{document_id}/{name}" if name else f"doc-{document_id}"

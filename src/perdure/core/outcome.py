@@ -1,0 +1,345 @@
+"""What becomes of a job: pure `(job, result, now) → Done | Retry | Later | Hold | Dead`.
+
+The worker and the sweeper both decide here, so a document that dies with its worker ends exactly like one whose stage
+raised. Whoever decides writes the answer in one transaction guarded by the job's token.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from perdure.core.backoff import DELAY_MS_MAX
+from perdure.core.fingerprint import failure_fingerprint
+from perdure.core.model import Job, Policy
+from perdure.errors import (
+    DependencyDown,
+    PerdureError,
+    Permanent,
+    RetryLater,
+    StoreError,
+    Transient,
+    Unstorable,
+)
+
+RELEASES_MAX = 5
+CRASHES_MAX = 2
+YOUNG_STAGE_MS = 60_000
+LATER_MS_MIN = 1_000
+LATER_MS_GROWN_MAX = 900_000
+RESCHEDULE_MS = 300_000
+MESSAGE_MAX = 4_000
+#: Signals that people and service managers send; a process that dies of one proves nothing about its document.
+POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt ended badly, in the words that history, logs and groups share."""
+
+    stage: str
+    error_type: str
+    code: str
+    message: str
+    status_code: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return failure_fingerprint(self.stage, self.error_type, self.message)
+
+
+# --- results: what happened to a claim -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every stage is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Stage code raised. `lane_down` says whether the shared state agrees that its dependency is away."""
+
+    stage: str
+    error: BaseException
+    lane_down: bool = False
+    policy: Policy | None = None  # the stage's own, where it differs from the job's
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process that ran this document alone was killed (`reason` e.g. SIGSEGV, memory_exceeded)."""
+
+    stage: str
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`)."""
+
+    stage: str
+    code: str
+    message: str
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Orphaned:
+    """Its worker died or lost the lease; nobody knows whose fault that was. `blame`: stage code may have caused it."""
+
+    stage: str
+    reason: str
+    blame: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The worker was asked to stop before the job ended."""
+
+    stage: str
+    progressed: bool
+    stage_age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDown:
+    """The next stage needs a dependency that is down."""
+
+    stage: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """This worker does not know the job's pipeline or stage; another one may."""
+
+    stage: str
+    reason: str
+
+
+Result = Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown | Unserved
+
+
+# --- outcomes: what is written ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The document reached its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try again after `delay_ms`; the attempt stays charged."""
+
+    delay_ms: int
+    why: str
+    failure: Failure
+    crashes: int
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Try again after `delay_ms`; the attempt is given back. `counted`: it counts towards `postpones_max`."""
+
+    delay_ms: int
+    why: str
+    failure: Failure | None = None
+    suspect: bool = False
+    released: bool = False
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Back to its lane, which is down; the attempt is given back and no bound is touched.
+
+    Where the lane is up again when this is written, the job waits `hold_delay_ms` instead, so that it cannot spin.
+    """
+
+    why: str
+    failure: Failure | None = None
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Set aside with its cause."""
+
+    failure: Failure
+    why: str
+    charged: bool = True
+    crashes: int = 0
+
+
+Outcome = Done | Retry | Later | Hold | Dead
+
+
+def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random) -> Outcome:
+    """Decide what becomes of `job` after `result`."""
+    match result:
+        case Finished():
+            return Done()
+        case LaneDown(stage=stage, lane=lane):
+            return Hold(f"stage {stage} needs {lane}, which is down", suspect=job.suspect)
+        case Unserved(reason=reason):
+            return Hold(reason, suspect=job.suspect)
+        case Crashed(stage=stage, reason=reason, message=message):
+            failure = Failure(stage, "Crashed", f"crashed:{reason}", message or f"killed: {reason}")
+            return _crashed(job, failure, reason, rand)
+        case Overdue(stage=stage, code=code, message=message, policy=policy):
+            failure = Failure(stage, "Overdue", code, message)
+            return _charged(job, failure, policy or job.policy, None, rand)
+        case Orphaned(stage=stage, reason=reason, blame=blame):
+            failure = Failure(stage, "Orphaned", "worker_lost", reason)
+            suspect, counted = blame or job.suspect, job.suspect or not blame
+            later = Later(0, f"worker lost: {reason}", failure, suspect=suspect, counted=counted)
+            return _given_back(job, later)
+        case Stopped() as stopped:
+            return _stopped(job, stopped, rand)
+        case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy):
+            return _raised(job, stage, _telling(error), lane_down, policy or job.policy, rand)
+
+
+def describe(stage: str, error: BaseException) -> Failure:
+    """The failure as recorded: class, stable code, message, HTTP status where the error carries one."""
+    code = _read(error, "code") if isinstance(error, PerdureError) else "unexpected"
+    name = str(_read(error, "type_name") or type(error).__name__)
+    status = _read(error, "status_code")
+    if status is None:
+        status = _read(_read(error, "response"), "status_code")
+    try:
+        message = str(error)[:MESSAGE_MAX]
+    except Exception:  # an exception whose own text cannot be had must still be recorded
+        message = ""
+    return Failure(stage, name, str(code)[:100], message or name, status if type(status) is int else None)
+
+
+def _read(thing: object, name: str) -> object:
+    """An attribute of somebody else's object, None where it has none or breaks."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
+
+
+def hold_delay_ms(holds: int) -> int:
+    """How long a job waits that was held although its lane is up: 2 s doubling to 5 min, never dead of it."""
+    return int(min(2_000 * 2 ** min(holds, 20), RESCHEDULE_MS))
+
+
+def _telling(error: BaseException) -> BaseException:
+    """Of a group of errors the one that decides: Permanent, then DependencyDown, then RetryLater, then any."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [_telling(e) for e in error.exceptions]
+    for kind in (Permanent, DependencyDown, RetryLater):
+        if chosen := [e for e in inner if isinstance(e, kind)]:
+            return max(chosen, key=lambda e: getattr(e, "delay_s", 0))
+    return inner[0]
+
+
+def _clamped_ms(seconds: float, default_ms: int) -> int:
+    """A wait that somebody else asked for, as milliseconds that can be stored."""
+    if not math.isfinite(seconds):
+        return default_ms
+    return math.ceil(min(max(seconds, 0.0) * 1000, DELAY_MS_MAX))
+
+
+def _raised(
+    job: Job,
+    stage: str,
+    error: BaseException,
+    lane_down: bool,
+    policy: Policy,
+    rand: Callable[[], float],
+) -> Outcome:
+    failure = describe(stage, error)
+    match error:
+        case Permanent() | Unstorable():
+            return Dead(failure, f"permanent: {failure.code}", crashes=job.crashes)
+        case DependencyDown() if lane_down:
+            return Hold(str(error), failure, job.suspect)
+        case DependencyDown():
+            return _dependency_doubtful(job, failure, policy, rand)
+        case StoreError():
+            delay_ms = hold_delay_ms(job.postpones)
+            return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))
+        case RetryLater(delay_s=delay_s):
+            asked_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
+            # the longer it goes on the rarer we ask, so that the bound on postpones is hours away
+            grown_ms = min(asked_ms * 2 ** (job.postpones // 10), LATER_MS_GROWN_MAX)
+            why = f"asked to wait: {failure.code}"
+            return _given_back(job, Later(max(asked_ms, grown_ms), why, failure, job.suspect))
+        case Transient(retry_after_s=after) if after is not None:
+            not_before_ms = _clamped_ms(after, RESCHEDULE_MS)
+            if not_before_ms > policy.age_max_ms:
+                why = f"asked to wait longer than {policy.age_max_ms // 1000} s"
+                return Dead(replace(failure, code="age_exceeded"), why, crashes=job.crashes)
+            return _charged(job, failure, policy, not_before_ms, rand)
+        case _:
+            return _charged(job, failure, policy, None, rand)
+
+
+def _dependency_doubtful(job: Job, failure: Failure, policy: Policy, rand: Callable[[], float]) -> Outcome:
+    """A stage calls its dependency down but the shared state does not agree (yet): tried again in minutes, and the
+    last attempt is given back rather than used up, because an outage must not kill."""
+    delay_ms = int(RESCHEDULE_MS * (0.5 + rand() / 2))
+    if job.attempts >= min(policy.attempts, job.attempts_max):
+        return _given_back(job, Later(delay_ms, failure.message, failure, job.suspect))
+    return _charged(job, failure, policy, delay_ms, rand)
+
+
+def _charged(
+    job: Job,
+    failure: Failure,
+    policy: Policy,
+    not_before_ms: int | None,
+    rand: Callable[[], float],
+    crashes: int | None = None,
+) -> Outcome:
+    crashes = job.crashes if crashes is None else crashes
+    attempts_max = min(policy.attempts, job.attempts_max)
+    if job.attempts >= attempts_max:
+        return Dead(failure, f"attempt {job.attempts} of {attempts_max} failed", crashes=crashes)
+    delay_ms = policy.backoff.delay_ms(job.attempts, rand)
+    why = f"backoff after attempt {job.attempts} of {attempts_max}"
+    if not_before_ms is not None and not_before_ms > delay_ms:
+        delay_ms, why = not_before_ms, f"{why}, asked to wait"
+    return Retry(delay_ms, why, failure, crashes, suspect=job.suspect or crashes > 0)
+
+
+def _crashed(job: Job, failure: Failure, reason: str, rand: Callable[[], float]) -> Outcome:
+    """A crash while alone is proof: it is charged, and the second one in a generation quarantines."""
+    crashes = job.crashes + (reason not in POLITE_SIGNALS)
+    if crashes >= CRASHES_MAX:
+        return Dead(failure, f"quarantined after {crashes} crashes while alone", crashes=crashes)
+    return _charged(job, failure, job.policy, None, rand, crashes)
+
+
+def _given_back(job: Job, later: Later) -> Outcome:
+    """An attempt that had no chance is given back, but neither for ever nor more often than allowed."""
+    failure = later.failure or Failure(job.stage, "Postponed", "postponed", later.why)
+    if later.counted and job.postpones >= job.policy.postpones_max:
+        why = f"given back {job.postpones} times, the most allowed"
+        return Dead(replace(failure, code="postpones_exhausted"), why, charged=False, crashes=job.crashes)
+    if job.postponed_ms + later.delay_ms > job.policy.age_max_ms:
+        why = f"would have waited longer than {job.policy.age_max_ms // 1000} s in all"
+        return Dead(replace(failure, code="age_exceeded"), why, charged=False, crashes=job.crashes)
+    return later
+
+
+def _stopped(job: Job, stopped: Stopped, rand: Callable[[], float]) -> Outcome:
+    """A shutdown gives the attempt back if the job got on or was young, at most five times; it never kills."""
+    fair = stopped.progressed or stopped.stage_age_ms < YOUNG_STAGE_MS
+    spent = job.attempts >= job.attempts_max
+    if spent or (fair and job.releases < RELEASES_MAX):
+        later = Later(0, "worker stopped", suspect=job.suspect, released=True)
+        return _given_back(job, later)
+    failure = Failure(stopped.stage, "Stopped", "worker_stopped", "the worker stopped in the middle")
+    return Retry(0, "worker stopped in the middle", failure, job.crashes, job.suspect)

@@ -1,0 +1,162 @@
+"""One call in a cell, seen from the worker: the conversation with it, its clocks, its killing and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from perdure.engine import verdict
+from perdure.engine.crossing import (
+    ANSWER,
+    ASK,
+    BODY_MAX,
+    CALL,
+    CHUNK,
+    DONE,
+    HEAD,
+    OUT_OF_MEMORY,
+    RAISED,
+    decode_error,
+    encode_error,
+)
+from perdure.engine.nursery import birth, memory, tree
+from perdure.engine.verdict import End, Limits, NurseryLost
+from perdure.errors import PerdureError
+
+OnMessage = Callable[[bytes], Awaitable[bytes]]
+OnStart = Callable[[int], None]
+
+
+async def send(sock: socket.socket, kind: int, body: bytes = b"") -> None:
+    """Send one whole message."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, HEAD.pack(kind, len(body)))
+    if body:
+        await loop.sock_sendall(sock, body)
+
+
+async def receive(sock: socket.socket) -> tuple[int, bytes]:
+    """Receive one whole message; EOFError when the other side is gone or talks nonsense."""
+    kind, size = HEAD.unpack(await _exactly(sock, HEAD.size))
+    if kind > OUT_OF_MEMORY or size > BODY_MAX:
+        raise EOFError("not a message")
+    return kind, await _exactly(sock, size)
+
+
+async def _exactly(sock: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    parts = []
+    while size:
+        part = await loop.sock_recv(sock, min(size, CHUNK))
+        if not part:
+            raise EOFError("the other side is gone")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+class Call:
+    """A call under way. `ended` is set when its cell is reaped, to None when that can no longer be known."""
+
+    def __init__(self, limits: Limits, sock: socket.socket) -> None:
+        self.limits, self.sock = limits, sock
+        self.pid = 0
+        self.ended: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+        self.asked = self.heard = time.monotonic()
+        self.began: float | None = None
+        self.answering = self.doomed = False
+        self.cause: PerdureError | None = None
+        self.seen: dict[int, str] = {}
+
+    async def talk(
+        self, target: str, payload: bytes, on_message: OnMessage, started: OnStart | None
+    ) -> tuple[int, bytes] | None:
+        """Hand over the call and answer its messages; its last one, or None when it fell silent for good."""
+        try:
+            self.pid = int((await receive(self.sock))[1])
+            if started is not None:
+                started(self.pid)
+            self.began = self.heard = time.monotonic()
+            await send(self.sock, CALL, target.encode())
+            await send(self.sock, CALL, payload)
+            while True:
+                kind, body = await receive(self.sock)
+                if kind != ASK:
+                    return kind, body
+                self.answering = True
+                kind, body = await _answer(on_message, body)
+                self.answering, self.heard = False, time.monotonic()
+                await send(self.sock, kind, body)
+        except (EOFError, ConnectionError):
+            return None
+
+    def check(self, now: float, strays: Iterable[int]) -> None:
+        """Kill the cell if it is over a limit; `strays` are processes of it that lost their parent."""
+        if self.began is None or self.doomed:
+            return
+        silent_s = 0.0 if self.answering else now - self.heard
+        cause: PerdureError | None = verdict.overdue(self.limits, now - self.began, silent_s)
+        if cause is None:
+            pids = [pid for root in (self.pid, *strays) for pid in tree(root)]
+            self.seen = {pid: self.seen.get(pid) or birth(pid) for pid in pids}
+            cause = verdict.oversized(self.limits, memory(pids), len(pids))
+        if cause is not None:
+            self.kill(cause)
+
+    def kill(self, cause: PerdureError | None = None) -> None:
+        """Kill the cell and everything below it, at the latest when its pid is known. The first cause stands."""
+        if self.ended.done():
+            return
+        self.doomed = True
+        self.cause = self.cause or cause
+        if self.pid:
+            # Looked up before: a dead cell has no children. Remembered, for a cell that died before us.
+            left = [pid for pid, began in self.seen.items() if began and birth(pid) == began]
+            for pid in {*tree(self.pid), *left, -self.pid}:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def born(self, pid: int) -> None:
+        """The cell has this pid."""
+        self.pid = pid
+        if self.doomed:
+            self.kill()
+
+    def end(self, end: End | None, cause: PerdureError | None = None) -> None:
+        """The cell is gone."""
+        if not self.ended.done():
+            self.cause = self.cause or cause
+            self.ended.set_result(end)
+
+    def hang_up(self) -> None:
+        """Nothing more is sent or awaited; what had arrived is still received."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def judge(self, last: tuple[int, bytes] | None) -> bytes:
+        """What the call returned, or raise why it did not. An answer that came whole counts, whatever came after."""
+        match last:
+            case (kind, body) if kind == DONE:
+                return body
+            case (kind, body) if kind == RAISED:
+                raise decode_error(body)
+            case (kind, _) if kind == OUT_OF_MEMORY:
+                raise verdict.memory_exceeded("MemoryError: the call ran into the limit of its address space")
+        if self.cause is not None:
+            raise self.cause
+        end = self.ended.result()
+        if end is None or self.began is None:
+            raise NurseryLost(f"the cell was gone before the call began ({end})")
+        raise verdict.crash(self.limits, end)
+
+
+async def _answer(on_message: OnMessage, body: bytes) -> tuple[int, bytes]:
+    try:
+        return ANSWER, await on_message(body)
+    except Exception as error:
+        return RAISED, encode_error(error)

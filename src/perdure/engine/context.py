@@ -1,0 +1,178 @@
+"""What a stage may ask of the engine while it runs: items, rows, progress, keys. One Context per run of a stage.
+
+The runner gives it a `Port`; in a process of its own the port speaks to the runner through a pipe.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, overload
+
+from perdure.core.fingerprint import digest
+from perdure.engine.document import Document
+from perdure.engine.items import Items, Rows, each, item_running
+from perdure.engine.result import Row
+from perdure.errors import LeaseLost, Permanent
+from perdure.store.operations import EmittedRow
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Port(Protocol):
+    """The engine's side of a running stage. Saving resets the stall clock and raises LeaseLost when fenced."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether another worker owns the job by now, or the worker is to stop."""
+        ...
+
+    def saved_items(self) -> Mapping[str, bytes]:
+        """What earlier attempts saved for this stage, loaded before it started."""
+        ...
+
+    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        """Returns after the commit; for stages that are plain functions."""
+        ...
+
+    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        """Returns after the commit; for stages that are coroutines."""
+        ...
+
+    def progress(self, done: float, total: float | None) -> None:
+        """The stage is getting on."""
+        ...
+
+
+class Context:
+    """Handed to stages that ask for it (a parameter named `ctx` or annotated Context)."""
+
+    def __init__(
+        self,
+        port: Port,
+        document: Document,
+        stage: str,
+        *,
+        version: int = 1,
+        attempt: int = 1,
+        generation: int = 1,
+        input_hash: str = "",
+        is_async: bool = False,
+    ) -> None:
+        self.document = document
+        self.stage = stage
+        self.version = version
+        self.attempt = attempt
+        self.generation = generation
+        facts = {"document_id": document.id, "org_id": document.org, "stage": stage, "attempt": attempt}
+        self.log = logging.LoggerAdapter(logging.getLogger("perdure.stage"), facts)
+        self._port = port
+        self._input_hash = input_hash
+        self._is_async = is_async
+        self._rows = Rows()
+        self._items = Items(port, self._rows, self.check)
+
+    @property
+    def restored(self) -> bool:
+        """Whether the item in the loop's body was saved by an earlier attempt."""
+        return self._items.restored
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run is for nothing: another worker owns the document, or it was cancelled."""
+        return self._port.revoked
+
+    def check(self) -> None:
+        """Call it now and then in a long loop: LeaseLost when this run is for nothing."""
+        if self._port.revoked:
+            raise LeaseLost(f"stage {self.stage} of document {self.document.id} was taken away")
+
+    def progress(self, done: float, total: float | None = None) -> None:
+        """The stage is getting on: the no-progress limit counts from now."""
+        self._port.progress(done, total)
+
+    def emit(self, row: Row) -> None:
+        """Store the row: with the item whose loop body or `run` emits it, otherwise with the stage."""
+        if not isinstance(row, Row):
+            raise Permanent("row_invalid", f"emit takes a Row, not {type(row).__name__}")
+        self._rows.add(row.emitted())
+
+    def take_rows(self) -> list[EmittedRow]:
+        """For the runner: rows that no item took, to be committed with the stage."""
+        return self._rows.take_all()
+
+    def idempotency_key(self, item: str | int | None = None, ordinal: int | None = None) -> str:
+        """A key for a call to the outside that is the same in every attempt; inside `run` it names the item too."""
+        which = item_running.get() if item is None else str(item)
+        return digest(self.document.id, self.stage, self.version, self._input_hash, which, ordinal)
+
+    @overload
+    def items(self, items: Iterable[T], *, key: Callable[[T], str | int] | None = None) -> Iterator[T]: ...
+    @overload
+    def items(
+        self, items: Iterable[T], *, key: Callable[[T], str | int] | None = None, run: Callable[[T], R]
+    ) -> Iterator[R]: ...
+    def items(
+        self,
+        items: Iterable[Any],
+        *,
+        key: Callable[[Any], str | int] | None = None,
+        run: Callable[[Any], Any] | None = None,
+    ) -> Iterator[Any]:
+        """The results of `run`, one by one; each is saved when the loop asks for the next, with the rows its body
+        emitted. What an earlier attempt saved comes back without running. Without `run` the items themselves come.
+
+        `key` names an item the same way in every attempt; by default its `index`, or its position.
+        """
+        if self._is_async:
+            raise self._misused("is async: use `async for item, result in ctx.aitems(...)`")
+        if inspect.iscoroutinefunction(run):
+            raise self._misused("gave items() an async run: make the stage async and use ctx.aitems")
+        return self._items.loop(items, key, run)
+
+    @overload
+    def aitems(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        key: Callable[[T], str | int] | None = None,
+        concurrency: int = 1,
+    ) -> AsyncIterator[tuple[T, T]]: ...
+    @overload
+    def aitems(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        key: Callable[[T], str | int] | None = None,
+        run: Callable[[T], Awaitable[R]],
+        concurrency: int = 1,
+    ) -> AsyncIterator[tuple[T, R]]: ...
+    @overload
+    def aitems(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        key: Callable[[T], str | int] | None = None,
+        run: Callable[[T], R],
+        concurrency: int = 1,
+    ) -> AsyncIterator[tuple[T, R]]: ...
+    def aitems(
+        self,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        key: Callable[[Any], str | int] | None = None,
+        run: Callable[[Any], Any] | None = None,
+        concurrency: int = 1,
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Like `items`, for async stages: pairs of item and result, in order. `concurrency` runs go on at a time;
+        after a crash up to that many are repeated."""
+        if not self._is_async:
+            raise self._misused("is not async: use `for result in ctx.items(...)`")
+        if concurrency < 1:
+            raise self._misused(f"asks for a concurrency of {concurrency}; at least 1 is needed")
+        return self._items.aloop(each(items), key, run, concurrency)
+
+    def _misused(self, problem: str) -> Permanent:
+        return Permanent("context_misused", f"stage {self.stage} {problem}")

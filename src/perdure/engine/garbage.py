@@ -1,0 +1,21 @@
+"""Blobs that no row names. One may be about to be named, so only what was not touched for a day is collected."""
+
+from __future__ import annotations
+
+from perdure.store.base import Store
+from perdure.store.blobs import Blobs
+
+DAY_MS = 86_400_000
+
+
+async def collect(store: Store, blobs: Blobs, older_than_ms: int = DAY_MS, limit: int = 10_000) -> int:
+    """Delete nameless blobs of that age and leftovers of broken uploads; how many blobs went."""
+    gone = looked = 0
+    async for digest, _ in blobs.list(older_than_ms):
+        looked += 1
+        if looked > limit:
+            break
+        if not await store.blob_named(digest):
+            gone += await blobs.delete(digest, older_than_ms)
+    await blobs.tidy(older_than_ms)
+    return gone

@@ -1,0 +1,194 @@
+"""The way in: check what was handed over, hash it, keep large content as a blob, and describe the document and its job.
+
+The blob is written before the row that names it; the row and the job are one transaction, and the caller gets the id
+only after its COMMIT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mimetypes
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from uuid_utils import uuid7
+
+from perdure.core.model import ORG_DEFAULT, Policy
+from perdure.engine.document import Document
+from perdure.engine.pipeline import Pipeline
+from perdure.errors import InputInvalid, InputTooLarge
+from perdure.store.blobs import Blobs
+from perdure.store.operations import NewDocument, NewJob
+from perdure.store.records import DocumentRecord
+from perdure.store.text import checked
+
+INLINE_BYTES_MAX = 32 * 1024
+META_BYTES_MAX = 64 * 1024
+CONTENT_BYTES_MAX = 512 * 1024 * 1024
+PRIORITY_BOUND = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a caller hands in: exactly one of text, data, json and path, and how to treat it."""
+
+    text: str | None = None
+    data: bytes | None = None
+    json: Any = None
+    path: str | Path | None = None
+    name: str = ""
+    meta: dict[str, Any] | None = None
+    org: str = ORG_DEFAULT
+    collection: str = "documents"
+    media_type: str = ""
+    priority: int = 0
+    run_at: datetime | None = None
+    delay_s: float = 0.0
+    attempts: int | None = None
+    backoff_s: float | None = None
+    key: str | None = None  # the document's identity for deduplication; by default its content
+    dedupe: bool = True
+
+
+async def receive(
+    entry: Entry, pipeline: Pipeline, blobs: Blobs, bytes_max: int = CONTENT_BYTES_MAX
+) -> NewDocument:
+    """The document ready to be added; UsageError tells what is wrong with it, and then nothing was written."""
+    pipeline.check()
+    kind, content = _content(entry)
+    name = checked(entry.name or (Path(entry.path).name if entry.path is not None else ""), "the name")
+    org, collection = checked(entry.org, "the organisation"), checked(entry.collection, "the collection")
+    key = checked(entry.key, "the key") if entry.key is not None else None
+    meta = _json(entry.meta or {}, "meta")
+    if len(meta) > META_BYTES_MAX:
+        raise InputTooLarge(
+            f"meta has {len(meta)} bytes, the most allowed is {META_BYTES_MAX}", code="meta_too_large"
+        )
+    if not org:
+        raise InputInvalid("the organisation must not be empty")
+    job = _job(entry, pipeline)
+    inline, blob, content_hash, size = await _keep(content, blobs, bytes_max)
+    dedupe = None
+    if entry.dedupe:
+        dedupe = f"key:{key}" if key is not None else f"{kind}:{content_hash}"
+    document = NewDocument(
+        id=str(uuid7()), org=org, job=job, collection=collection, kind=kind, name=name,
+        media_type=entry.media_type or mimetypes.guess_type(name)[0] or "", content_hash=content_hash, size=size,
+        inline=inline, blob=blob, meta=meta, dedupe=dedupe,
+    )  # fmt: skip
+    return with_limit(document, pipeline)
+
+
+def first_job(pipeline: Pipeline, policy: Policy | None = None) -> NewJob:
+    """A job that starts at the pipeline's first stage."""
+    stage = pipeline.stages[0]
+    return NewJob(
+        pipeline.name,
+        pipeline.queue,
+        stage.name,
+        stage.lane,
+        policy=policy or pipeline.policy,
+        lease_ms=stage.lease_ms,
+    )
+
+
+def with_limit(document: NewDocument, pipeline: Pipeline) -> NewDocument:
+    """The document with the concurrency key that its pipeline gives it."""
+    if pipeline.concurrency_key is None:
+        return document
+    d = document
+    record = DocumentRecord(
+        d.id, d.org, d.collection, d.job.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, d.inline,
+        d.blob, d.meta, d.parent_id, 0,
+    )  # fmt: skip
+    key = pipeline.concurrency_key(Document(record))
+    return (
+        document
+        if key is None
+        else replace(d, job=replace(d.job, limit_key=checked(key, "the concurrency key")))
+    )
+
+
+async def keep(content: bytes, blobs: Blobs) -> tuple[bytes | None, str | None]:
+    """Small content stays in its row, large content becomes a blob: (inline, blob)."""
+    if len(content) <= INLINE_BYTES_MAX:
+        return content, None
+    return None, await blobs.put(content)
+
+
+def _content(entry: Entry) -> tuple[str, bytes | Path]:
+    given = [n for n in ("text", "data", "json", "path") if getattr(entry, n) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "nothing"
+        raise InputInvalid(f"hand in exactly one of text, data, json and path; got {found}")
+    if entry.text is not None:
+        try:
+            return "text", entry.text.encode()
+        except UnicodeEncodeError:
+            raise InputInvalid(
+                "the text is not valid Unicode (lone surrogate); repair it first", code="text_broken"
+            ) from None
+        except AttributeError:
+            raise InputInvalid(
+                f"text takes str, not {type(entry.text).__name__}; use data= for bytes"
+            ) from None
+    if entry.data is not None:
+        if not isinstance(entry.data, bytes | bytearray | memoryview):
+            raise InputInvalid(f"data takes bytes, not {type(entry.data).__name__}; use text= for str")
+        return "bytes", bytes(entry.data)
+    if entry.json is not None:
+        return "json", _json(entry.json, "json")
+    path = Path(str(entry.path))
+    if not path.is_file():
+        raise InputInvalid(f"there is no file {path}; check the path", code="file_missing")
+    return "bytes", path
+
+
+def _json(value: Any, what: str) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputInvalid(f"{what} cannot be stored as JSON: {error}", code="not_serialisable") from None
+
+
+async def _keep(
+    content: bytes | Path, blobs: Blobs, bytes_max: int
+) -> tuple[bytes | None, str | None, str, int]:
+    size = content.stat().st_size if isinstance(content, Path) else len(content)
+    if size > bytes_max:
+        raise InputTooLarge(f"the document has {size} bytes, the most allowed is {bytes_max}")
+    if isinstance(content, Path):
+        if size > INLINE_BYTES_MAX:
+            digest, size = await blobs.put_file(content)
+            return None, digest, digest, size
+        content = content.read_bytes()
+    inline, blob = await keep(content, blobs)
+    return inline, blob, hashlib.sha256(content).hexdigest(), len(content)
+
+
+def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
+    if entry.attempts is not None and not 1 <= entry.attempts <= 10_000:
+        raise InputInvalid(f"attempts must be from 1 to 10000, not {entry.attempts}")
+    if abs(entry.priority) > PRIORITY_BOUND:
+        raise InputInvalid(
+            f"priority must be from -{PRIORITY_BOUND} to {PRIORITY_BOUND}, not {entry.priority}"
+        )
+    if entry.run_at is not None and entry.run_at.tzinfo is None:
+        raise InputInvalid("run_at has no time zone; use datetime.now(timezone.utc) or the like")
+    policy = pipeline.policy
+    if entry.attempts is not None or entry.backoff_s is not None:
+        policy = replace(
+            policy,
+            attempts=entry.attempts if entry.attempts is not None else policy.attempts,
+            base_ms=int(entry.backoff_s * 1000) if entry.backoff_s is not None else policy.base_ms,
+            pinned=True,
+        )
+    return replace(
+        first_job(pipeline, policy),
+        priority=entry.priority,
+        run_at_ms=int(entry.run_at.timestamp() * 1000) if entry.run_at is not None else None,
+        delay_ms=int(max(0.0, entry.delay_s) * 1000),
+    )

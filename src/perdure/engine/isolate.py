@@ -1,0 +1,100 @@
+"""Run one call of user code in a process of its own ("cell") that can be limited and killed, and say how it ended.
+
+    nursery = Nursery(["books"])                       # a warm process that imports `books` once, forks a cell per call
+    await nursery.run("books:extract", payload, on_message, Limits(wall_s=600))
+
+Every way to end has one answer: the bytes, the exception that was raised, CellCrashed (the call's own fault, with its
+reason), CellOverdue, or NurseryLost (nobody's fault; the call may be repeated). Whatever the call started is killed
+before the answer is given. Without /proc only the kernel's limits and process groups hold; memory is not watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from perdure.engine.call import OnMessage, OnStart
+from perdure.engine.crossing import RemoteError
+from perdure.engine.host import GRACE_S, Host
+from perdure.engine.verdict import CellCrashed, CellOverdue, Limits, NurseryLost, PreloadFailed
+from perdure.errors import PerdureError
+
+__all__ = ["CellCrashed", "CellOverdue", "Limits", "Nursery", "NurseryLost", "PreloadFailed", "RemoteError"]
+
+
+class Nursery:
+    """Runs calls in cells; starts its warm process at the first call and again whenever that process was lost."""
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self._preload = list(preload)
+        self._host: asyncio.Task[Host] | None = None
+        self._closed = False
+
+    async def warm(self) -> None:
+        """Have the modules imported; PreloadFailed names the one that cannot be."""
+        await self._open()
+
+    async def run(
+        self,
+        target: str,
+        payload: bytes,
+        on_message: OnMessage,
+        limits: Limits,
+        started: OnStart | None = None,
+    ) -> bytes:
+        """Call `target` ("module:function") as `function(payload, ask)` in a cell and return its bytes.
+
+        `ask(message)` there awaits `on_message(message)` here; what that raises is raised there. `started` is told the
+        cell's pid before user code begins. If the cell dies while a message is being answered, the answer has a second
+        to complete and is then cancelled. Cancelling the call kills the cell and returns when it is gone.
+        """
+        host = await self._open()
+        cell = await host.hatch(limits)
+        talk = asyncio.create_task(cell.talk(target, payload, on_message, started))
+        try:
+            either: set[asyncio.Future[Any]] = {talk, cell.ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if cell.ended.done():
+                cell.hang_up()
+                await asyncio.wait({talk}, timeout=GRACE_S)
+            elif (
+                talk.result() is None
+            ):  # its end is about to be reported, or else user code closed our socket
+                await asyncio.wait({cell.ended}, timeout=GRACE_S)
+                cell.kill(CellCrashed("silenced", "the call closed its connection to the worker"))
+        finally:
+            await _see_through(host.finish(cell, talk))
+        return cell.judge(None if talk.cancelled() or not talk.done() else talk.result())
+
+    async def close(self) -> None:
+        """Kill every cell and the warm process; calls under way fail with NurseryLost."""
+        self._closed = True
+        if self._host is not None:
+            with suppress(PerdureError):
+                await (await asyncio.shield(self._host)).lose("was closed")
+
+    async def _open(self) -> Host:
+        if self._closed:
+            raise NurseryLost("the nursery is closed")
+        task = self._host
+        if task is None or (
+            task.done() and (task.cancelled() or task.exception() is not None or task.result().gone())
+        ):
+            task = self._host = asyncio.create_task(Host.start(self._preload))
+        return await asyncio.shield(task)
+
+
+async def _see_through(work: Coroutine[Any, Any, None]) -> None:
+    # Whatever cancels the caller meanwhile, the work is done to its end; then the cancellation goes on.
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

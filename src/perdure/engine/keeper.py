@@ -1,0 +1,153 @@
+"""What must go on while stage code runs: renewing leases, signs of life, noticing the death of others, sweeping.
+
+Runs in the supervisor process, or embedded in a thread of its own with a store connection of its own. A worker's death
+is noticed by its lock, which the operating system frees: free on two looks at least 0.7 s apart, no sign of life
+between, and the server not just restarted. Tokens make a wrong guess harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from perdure.core.events import Events, WorkerLost
+from perdure.core.outcome import Orphaned
+from perdure.engine.recovery import recover
+from perdure.engine.slate import Held, Slate
+from perdure.engine.sweeper import SERVER_YOUNG_S, Sweeper
+from perdure.errors import PerdureError
+from perdure.store.base import Store
+from perdure.store.operations import Beat
+
+LOOK_S = 0.36
+APART_S = 0.7
+ALIVE_S = 0.5
+SWEEP_S = 1.0
+BEAT_S_MAX = 10.0
+
+
+@dataclass(slots=True)
+class Absence:
+    """A worker whose lock was found free."""
+
+    since_s: float
+    beat_ms: int
+
+
+class Keeper:
+    """Keeps the leases of one worker and watches over all others."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: Events,
+        worker: int,
+        slate: Slate,
+        sweeper: Sweeper,
+        *,
+        on_absence: Callable[[], None] = lambda: None,
+        on_sweep_failed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.store = store
+        self.events = events
+        self.worker = worker
+        self.slate = slate
+        self.sweeper = sweeper
+        self._on_absence = on_absence
+        self._on_sweep_failed = on_sweep_failed
+        self._absent: dict[int, Absence] = {}
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until `stopping` is set; an unreachable store is waited for, whatever else happens goes on."""
+        loops = [
+            asyncio.create_task(
+                self._every(period, step, stopping), name=f"perdure-{step.__name__.strip('_')}"
+            )
+            for period, step in ((LOOK_S, self._look), (ALIVE_S, self._keep), (SWEEP_S, self._sweep))
+        ]
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    async def _every(
+        self, period_s: float, step: Callable[[], Awaitable[None]], stopping: asyncio.Event
+    ) -> None:
+        while not stopping.is_set():
+            # the next round tries again; leases are judged by our own clock meanwhile
+            with suppress(PerdureError, OSError, TimeoutError):
+                await step()
+            try:
+                await asyncio.wait_for(stopping.wait(), period_s)
+            except TimeoutError:
+                continue
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Renew what is due; give up, by our own clock, what could not be renewed for two thirds of its lease."""
+        held = self.slate.held()
+        now_ms = monotonic_ms()
+        for one in held:
+            if now_ms - one.renewed_ms > one.lease_ms * 2 // 3:
+                self.slate.revoke(one)
+        due = [one for one in held if now_ms - one.renewed_ms >= min(one.lease_ms // 3, BEAT_S_MAX * 1000)]
+        if due or self.store.needs_sign_of_life:
+            # not waiting longer than the round: a beat that hangs must not hide that leases run out
+            await asyncio.wait_for(self._beat(held if due else []), 5.0)
+
+    async def _beat(self, held: list[Held]) -> None:
+        at_ms = monotonic_ms()
+        lost = await self.store.beat(Beat(self.worker, tuple((one.job_id, one.token) for one in held)))
+        for one in held:
+            if (one.job_id, one.token) in lost:
+                self.slate.revoke(one)
+            else:
+                self.slate.beaten(one, at_ms)
+
+    # --- the death of others ---------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        await self.store.hold_lock(self.worker)
+        others = {w: beat_ms for w, beat_ms in await self.store.peers() if w != self.worker}
+        gone = await self.store.missing(sorted(others))
+        now_s = time.monotonic()
+        self._absent = {w: a for w, a in self._absent.items() if w in gone and others[w] == a.beat_ms}
+        for worker in sorted(gone):
+            absence = self._absent.get(worker)
+            if absence is None:
+                self._absent[worker] = Absence(now_s, others[worker])
+                self._on_absence()
+            elif now_s - absence.since_s >= APART_S and await self.store.up_for_s() >= SERVER_YOUNG_S:
+                await self._bury(worker)
+                self._absent.pop(worker, None)
+
+    async def _bury(self, worker: int) -> None:
+        """Take back what a dead worker had in hand, then forget the worker."""
+        jobs = await self.store.in_hand(worker)
+        reason = f"worker {worker} died"
+        taken = await recover(
+            self.store, self.events, [(job, Orphaned(job.stage, reason)) for job in jobs], reason
+        )
+        self.store.wake_soon()
+        self.events.publish(WorkerLost(worker, taken, reason))
+        if not await self.store.in_hand(worker):
+            await self.store.retire(worker)
+
+    # --- sweeping --------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        if await self.store.lead():
+            swept = await self.sweeper.sweep(time.monotonic())
+            for failure in swept.failed:
+                self._on_sweep_failed(failure)
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never jump, the same in every process of this machine."""
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,286 @@
+"""One claimed job, from its first unsaved stage to its outcome: skip what is saved, run the next stage, save, go on.
+
+Stages never touch the store; the runner saves what they produced in one guarded transaction. Whatever happens, the job
+is settled exactly once, or another worker owns it and we stop quietly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
+from perdure.core.lane import lane_of
+from perdure.core.model import Job
+from perdure.core.outcome import (
+    Crashed,
+    Dead,
+    Failure,
+    Finished,
+    LaneDown,
+    Orphaned,
+    Outcome,
+    Overdue,
+    Raised,
+    Result,
+    Stopped,
+    Unserved,
+    outcome,
+)
+from perdure.engine import saving
+from perdure.engine.document import Document
+from perdure.engine.execution import Execution, Revoked
+from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
+from perdure.engine.keeper import monotonic_ms
+from perdure.engine.pipeline import AnyStage, Pipeline
+from perdure.engine.recovery import publish_end
+from perdure.engine.slate import Slate
+from perdure.engine.stage_cell import LocalFile, SavedUnreadable
+from perdure.engine.threads import Threads
+from perdure.errors import DependencyDown, LeaseLost, StoreError, Unstorable
+from perdure.store.base import Store
+from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs, DirectoryBlobs
+from perdure.store.operations import Save, Settle
+from perdure.store.records import Claimed, SavedStage
+
+
+class Unreadable(Exception):
+    """A saved output cannot be read; its stage runs again."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.stage = stage
+
+
+@dataclass(slots=True)
+class Journey:
+    """A job on its way: what is saved, what was loaded, where it stands."""
+
+    job: Job
+    document: Document
+    slot: int
+    saved: dict[str, SavedStage]
+    started_ms: int
+    stage: str
+    lane: str
+    file: Path | None = None
+    hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
+    raws: dict[str, bytes] = field(default_factory=dict)  # outputs that are at hand
+    ignored: set[str] = field(default_factory=set)
+    progressed: bool = False
+    settled: bool = False
+    stage_started_ms: int = 0
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    revoked: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Runner:
+    """Runs claimed jobs; knows the pipelines, the store and where user code may run."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        pipelines: Mapping[str, Pipeline],
+        events: Events,
+        nursery: Nursery,
+        slate: Slate,
+    ) -> None:
+        self.store = store
+        self.blobs = blobs
+        self.pipelines = pipelines
+        self.events = events
+        self.slate = slate
+        self.nursery = nursery
+        self.threads = Threads()
+        self.lanes_down: frozenset[str] = frozenset()
+
+    def begin(self, claimed: Claimed, slot: int) -> Journey:
+        """A journey that has not set out yet."""
+        job = claimed.job
+        return Journey(
+            job, Document(claimed.document, LocalFile(None)), slot, {}, monotonic_ms(), job.stage, job.lane
+        )
+
+    async def run(self, journey: Journey, claimed: Claimed) -> None:
+        """Until the job is settled, or not ours any more."""
+        job = journey.job
+        try:
+            result = await self._travel(journey, claimed)
+            if result is not None:
+                await self._settle(journey, result)
+        except LeaseLost:
+            self.events.publish(
+                WriteFenced(job.id, job.document_id, job.org, job.pipeline, job.attempts, journey.stage)
+            )
+        finally:
+            journey.document.close()
+            if journey.file is not None and not isinstance(self.blobs, DirectoryBlobs):
+                journey.file.unlink(missing_ok=True)
+
+    async def _travel(self, journey: Journey, claimed: Claimed) -> Result | None:
+        """The result to be settled; None when the last save settled the job already."""
+        job = journey.job
+        pipeline = self.pipelines.get(job.pipeline)
+        if pipeline is None:
+            known = ", ".join(sorted(self.pipelines)) or "none"
+            return Unserved(job.stage, f"no pipeline {job.pipeline!r} in this worker (it has {known})")
+        where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+        self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed))
+        try:
+            if job.resumed:
+                saves = await self.store.saves(job.org, job.document_id, job.pipeline)
+                journey.saved = saving.usable(saves, job, pipeline)
+            journey.document, journey.file = await self._document(claimed)
+            while True:
+                try:
+                    return await self._stages(journey, pipeline)
+                except Unreadable as unreadable:
+                    journey.ignored.add(unreadable.stage)
+                    journey.raws.pop(unreadable.stage, None)
+                    journey.hashes.clear()
+        except asyncio.CancelledError:
+            return self._stopped(journey)
+        except Revoked:
+            raise LeaseLost("the lease ran out") from None
+        except LeaseLost:
+            raise
+        except Exception as error:
+            return await self._failed(journey, pipeline, error)
+
+    async def _document(self, claimed: Claimed) -> tuple[Document, Path | None]:
+        """The document with its content within reach of code that has no event loop."""
+        record = claimed.document
+        file: Path | None = None
+        if record.blob is not None:
+            file = await self.blobs.path(record.blob)
+            if file is None:
+                file = await self.blobs.open_copy(record.blob, Path(tempfile.gettempdir()))
+        return Document(record, LocalFile(file)), file
+
+    async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
+        job = journey.job
+        for number, stage in enumerate(pipeline.stages):
+            journey.stage, journey.lane = stage.name, stage.lane
+            input_hash = saving.input_hash(journey.document, job, stage, journey.hashes)
+            found = journey.saved.get(stage.name)
+            if found and stage.name not in journey.ignored and saving.matches(found, stage, input_hash):
+                journey.hashes[stage.name] = found.output_hash
+                self.events.publish(
+                    StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
+                )
+                continue
+            if stage.lane and stage.lane in self.lanes_down:
+                return LaneDown(stage.name, stage.lane)
+            if journey.stopping.is_set():
+                return self._stopped(journey)
+            following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
+            await self._step(journey, stage, input_hash, following)
+        return None if journey.settled else Finished()
+
+    async def _step(
+        self, journey: Journey, stage: AnyStage, input_hash: str, following: AnyStage | None
+    ) -> None:
+        """Run one stage and save it; the last one is saved and settled in one."""
+        job = journey.job
+        journey.stage_started_ms = monotonic_ms()
+        raws = {
+            name: await self._raw(journey, name)
+            for name in dict.fromkeys((*stage.sources, *sorted(stage.contract_sources)))
+        }
+        try:
+            ran = await Execution(self, journey, stage, input_hash, raws).run()
+        except SavedUnreadable as unreadable:
+            if unreadable.stage not in journey.saved or unreadable.stage in journey.ignored:
+                raise
+            raise Unreadable(unreadable.stage) from None
+        duration_ms = monotonic_ms() - journey.stage_started_ms
+        output = await saving.stage_output(stage, ran.produced.output, input_hash, duration_ms, self.blobs)
+        collection = journey.document.collection
+        documents, jobs = await saving.children(
+            ran.produced.spawn, job, collection, self.pipelines, self.blobs
+        )
+        next_stage = following or stage
+        save = Save(
+            job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, outputs=(output,),
+            rows=(*ran.rows, *ran.produced.rows), documents=documents, jobs=jobs, sql=ran.produced.sql,
+        )  # fmt: skip
+        ending = outcome(job, Finished())
+        if following is None:
+            kept = await self.store.settle(Settle(job, ending, stage.name, stage.lane, save=save))
+        else:
+            kept = await self.store.save(save)
+            self.slate.renewed(journey.slot, monotonic_ms())
+        if not kept:
+            raise LeaseLost("the lease passed on")
+        journey.progressed, journey.settled = True, following is None
+        journey.hashes[stage.name] = output.output_hash
+        journey.raws[stage.name] = ran.produced.output
+        self.events.publish(
+            StageSaved(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms)
+        )
+        if following is None:
+            publish_end(self.events, job, ending, stage.name, monotonic_ms() - journey.started_ms)
+
+    async def _raw(self, journey: Journey, name: str) -> bytes:
+        """The saved output of an earlier stage."""
+        if name in journey.raws:
+            return journey.raws[name]
+        found = journey.saved[name]
+        try:
+            raw = found.inline if found.blob is None else await self.blobs.get(found.blob)
+        except (BlobMissing, BlobCorrupt):
+            raise Unreadable(name) from None
+        if raw is None:
+            raise Unreadable(name)
+        journey.raws[name] = raw
+        return raw
+
+    # --- endings ---------------------------------------------------------------------------------
+
+    def _stopped(self, journey: Journey) -> Stopped:
+        age_ms = monotonic_ms() - (journey.stage_started_ms or journey.started_ms)
+        return Stopped(journey.stage, journey.progressed, age_ms)
+
+    async def _failed(self, journey: Journey, pipeline: Pipeline, error: Exception) -> Result:
+        """The result that an exception stands for."""
+        match error:
+            case CellCrashed():
+                return Crashed(journey.stage, error.reason, str(error))
+            case CellOverdue():
+                return Overdue(journey.stage, str(error.code), str(error))
+            case NurseryLost():
+                return Orphaned(journey.stage, str(error), blame=False)
+            case PreloadFailed():  # a broken installation is nobody's attempt; another worker may do better
+                return Unserved(journey.stage, str(error))
+        stage = pipeline.at(journey.stage)
+        lane_down = False
+        if isinstance(error, DependencyDown):
+            if stage is not None and error.name not in stage.needs:
+                journey.lane = lane_of((*stage.needs, error.name))
+            self.lanes_down = frozenset(
+                lane.name for lane in await self.store.lanes() if lane.down_since_ms is not None
+            )
+            lane_down = journey.lane in self.lanes_down
+        policy = stage.policy(journey.job.policy) if stage is not None else None
+        return Raised(journey.stage, error, lane_down, policy)
+
+    async def _settle(self, journey: Journey, result: Result) -> None:
+        ending = outcome(journey.job, result)
+        settle = Settle(journey.job, ending, journey.stage, journey.lane)
+        try:
+            kept = await self.store.settle(settle)
+        except Unstorable as error:
+            ending = _unstorable(journey, error)
+            kept = await self.store.settle(Settle(journey.job, ending, journey.stage, journey.lane))
+        if not kept:
+            raise LeaseLost("the lease passed on")
+        publish_end(self.events, journey.job, ending, journey.stage, monotonic_ms() - journey.started_ms)
+
+
+def _unstorable(journey: Journey, error: StoreError) -> Outcome:
+    failure = Failure(journey.stage, "Unstorable", "unstorable", str(error)[:500])
+    return Dead(failure, "what it ended with cannot be stored", crashes=journey.job.crashes)

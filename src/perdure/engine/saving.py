@@ -1,0 +1,97 @@
+"""What is saved and when it counts: a saved stage is taken up if version, model and input are the same.
+
+input hash = content of the document, input of the job, outputs of the stages it reads
+fingerprint of items = stage, version, model, input hash
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from perdure.core.fingerprint import digest
+from perdure.core.model import Job
+from perdure.engine.address import find_pipeline
+from perdure.engine.document import Document
+from perdure.engine.intake import first_job, keep, with_limit
+from perdure.engine.pipeline import AnyStage, Pipeline
+from perdure.engine.result import Spawn, SpawnDocument
+from perdure.store.blobs import Blobs
+from perdure.store.operations import NewDocument, NewJob, StageOutput
+from perdure.store.records import SavedStage
+from perdure.store.text import checked
+
+
+def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
+    """The newest save of each of the pipeline's stages that this generation may take up, under its present name."""
+    fresh = False
+    newest: dict[str, SavedStage] = {}
+    for save in saves:
+        if save.stage not in newest or save.generation >= newest[save.stage].generation:
+            newest[save.stage] = save
+    found: dict[str, SavedStage] = {}
+    for stage in pipeline.stages:
+        fresh = fresh or job.fresh_from in (stage.name, stage.was)
+        known = newest.get(stage.name) or newest.get(stage.was or "")
+        if known is not None and (not fresh or known.generation == job.generation):
+            found[stage.name] = known
+    return found
+
+
+def items_since(job: Job, stage: AnyStage, pipeline: Pipeline) -> int:
+    """The oldest generation whose items this run of the stage may take up."""
+    for other in pipeline.stages:
+        if job.fresh_from in (other.name, other.was):
+            return job.generation
+        if other is stage:
+            break
+    return 1
+
+
+def matches(save: SavedStage, stage: AnyStage, input_hash: str) -> bool:
+    """Whether the save was made by this code, this model and from this input."""
+    return (save.version, save.input_hash, save.model) == (stage.version, input_hash, stage.model_name())
+
+
+def input_hash(document: Document, job: Job, stage: AnyStage, hashes: Mapping[str, str]) -> str:
+    """What the stage works on."""
+    return digest(document.content_hash, job.input, *(hashes[name] for name in stage.sources))
+
+
+def item_fingerprint(stage: AnyStage, input_hash: str) -> str:
+    """Items are taken up only by the same code, model and input."""
+    return digest(stage.version, stage.model_name(), input_hash)
+
+
+async def stage_output(
+    stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs
+) -> StageOutput:
+    """The output as the store takes it; a large one is a blob by the time this returns."""
+    inline, blob = await keep(output, blobs)
+    return StageOutput(
+        stage.name, stage.version, input_hash, hashlib.sha256(output).hexdigest(), len(output), inline, blob,
+        stage.model_name(), duration_ms,
+    )  # fmt: skip
+
+
+async def children(
+    spawned: Sequence[Spawn], job: Job, collection: str, pipelines: Mapping[str, Pipeline], blobs: Blobs
+) -> tuple[tuple[NewDocument, ...], tuple[NewJob, ...]]:
+    """What a stage spawned, ready to be written with its save."""
+    documents, jobs = [], []
+    for spawn in spawned:
+        pipeline = pipelines.get(spawn.pipeline) or find_pipeline(spawn.pipeline, spawn.module)
+        new = first_job(pipeline)
+        if not isinstance(spawn, SpawnDocument):
+            jobs.append(replace(new, name=spawn.name, input=spawn.input))
+            continue
+        inline, blob = await keep(spawn.content, blobs)
+        document = NewDocument(
+            id=spawn.document_id(job.document_id), org=job.org, job=new, collection=spawn.collection or collection,
+            kind=spawn.kind, name=checked(spawn.name, "the name of a child document"),
+            content_hash=hashlib.sha256(spawn.content).hexdigest(), size=len(spawn.content), inline=inline, blob=blob,
+            meta=spawn.meta, parent_id=job.document_id,
+        )  # fmt: skip
+        documents.append(with_limit(document, pipeline))
+    return tuple(documents), tuple(jobs)

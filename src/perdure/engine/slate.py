@@ -1,0 +1,144 @@
+"""What a worker has in hand, in memory that outlives it.
+
+The process that runs stages writes one slot per job; the keeper (another process or thread) reads it to renew leases
+and, after the worker's death, to know whose stage had begun and who was overdue. The keeper may mark a slot revoked,
+and the worker drops that job. Eight-byte fields are written one by one, the token last, so a torn read is noticed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+
+FIELDS = 8  # token, job, lease_ms, started, deadline_ms, renewed_ms, revoked, reserved
+TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED = range(7)
+SLOTS_MAX = 4096
+_WORD = struct.Struct("<q")
+_SLOT = struct.Struct(f"<{FIELDS}q")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A job in hand. Times are monotonic milliseconds, which all processes of a machine share."""
+
+    slot: int
+    token: int
+    job_id: int
+    lease_ms: int
+    started: bool
+    deadline_ms: int  # 0: none
+    renewed_ms: int
+
+
+class Slate:
+    """A table of jobs in hand: `memory` is plain for one process, shared through `fd` for two."""
+
+    def __init__(self, memory: bytearray | mmap.mmap, fd: int = -1) -> None:
+        self._memory = memory
+        self.fd = fd
+        self._free = list(range(len(memory) // _SLOT.size - 1, -1, -1))
+
+    @classmethod
+    def private(cls) -> Slate:
+        """For a keeper in a thread of the same process."""
+        return cls(bytearray(SLOTS_MAX * _SLOT.size))
+
+    @classmethod
+    def shared(cls) -> Slate:
+        """For a worker in a child process, which attaches to `fd`."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("perdure-slate")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, SLOTS_MAX * _SLOT.size)
+        return cls(mmap.mmap(fd, SLOTS_MAX * _SLOT.size), fd)
+
+    @classmethod
+    def attached(cls, fd: int) -> Slate:
+        """The slate that the parent process made."""
+        return cls(mmap.mmap(fd, SLOTS_MAX * _SLOT.size), fd)
+
+    # --- the worker's side -----------------------------------------------------------------------
+
+    def take(self, job_id: int, token: int, lease_ms: int, now_ms: int) -> int:
+        """Note a claimed job; its slot."""
+        slot = self._free.pop()
+        self._put(slot, TOKEN, 0)
+        for field, value in (
+            (JOB, job_id),
+            (LEASE, lease_ms),
+            (STARTED, 0),
+            (DEADLINE, 0),
+            (RENEWED, now_ms),
+            (REVOKED, 0),
+        ):
+            self._put(slot, field, value)
+        self._put(slot, TOKEN, token)
+        return slot
+
+    def start(self, slot: int, deadline_ms: int, lease_ms: int) -> None:
+        """Stage code begins; the keeper ends it by force at `deadline_ms` (0: never)."""
+        self._put(slot, LEASE, lease_ms)
+        self._put(slot, DEADLINE, deadline_ms)
+        self._put(slot, STARTED, 1)
+
+    def pause(self, slot: int) -> None:
+        """No stage code runs."""
+        self._put(slot, DEADLINE, 0)
+        self._put(slot, STARTED, 0)
+
+    def renewed(self, slot: int, now_ms: int) -> None:
+        """A save renewed the lease."""
+        self._put(slot, RENEWED, now_ms)
+
+    def revoked(self, slot: int) -> bool:
+        """Whether the keeper has given this job up."""
+        return self._get(slot, REVOKED) != 0
+
+    def free(self, slot: int) -> None:
+        """The job was settled, or is another's."""
+        self._put(slot, TOKEN, 0)
+        self._free.append(slot)
+
+    # --- the keeper's side -----------------------------------------------------------------------
+
+    def held(self) -> list[Held]:
+        """Every job in hand; a slot that is being written at this moment is left out."""
+        found = []
+        for slot in range(SLOTS_MAX):
+            token = self._get(slot, TOKEN)
+            if token:
+                whole = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+                if whole[TOKEN] == token == self._get(slot, TOKEN):
+                    found.append(
+                        Held(
+                            slot,
+                            token,
+                            whole[JOB],
+                            whole[LEASE],
+                            bool(whole[STARTED]),
+                            whole[DEADLINE],
+                            whole[RENEWED],
+                        )
+                    )
+        return found
+
+    def beaten(self, held: Held, now_ms: int) -> None:
+        """The keeper renewed the lease, if the slot is still that job's."""
+        if self._get(held.slot, TOKEN) == held.token:
+            self._put(held.slot, RENEWED, now_ms)
+
+    def revoke(self, held: Held) -> None:
+        """Tell the worker to drop the job, if the slot is still that job's."""
+        if self._get(held.slot, TOKEN) == held.token:
+            self._put(held.slot, REVOKED, 1)
+
+    def _get(self, slot: int, field: int) -> int:
+        return int(_WORD.unpack_from(self._memory, slot * _SLOT.size + field * _WORD.size)[0])
+
+    def _put(self, slot: int, field: int, value: int) -> None:
+        _WORD.pack_into(self._memory, slot * _SLOT.size + field * _WORD.size, value)

@@ -1,0 +1,236 @@
+"""One stage of a pipeline: the user's function with its options, its inputs, its contracts and its types."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
+
+from perdure.core.lane import lane_of
+from perdure.core.model import Policy
+from perdure.core.outcome import Failure
+from perdure.engine.address import module_address
+from perdure.engine.codec import Codec
+from perdure.engine.context import Context
+from perdure.engine.document import Document
+from perdure.engine.result import NAME, NAME_RULE, Produced, Result
+from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, STAGE, Wiring, wire
+from perdure.errors import InputInvalid, Permanent, PipelineInvalid, Transient
+
+if TYPE_CHECKING:
+    from perdure.engine.pipeline import Pipeline
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = TypeVar("Check", bound=Callable[..., bool])
+
+
+class StageOptions(TypedDict, total=False):
+    """What `@pipeline.stage(...)` takes."""
+
+    version: int  # raise it when the code changes what it gives: saves of other versions are not taken up
+    timeout: float | None  # seconds one run may take
+    stall: float | None  # seconds it may show no progress
+    isolate: bool  # in a process of its own that can be killed
+    memory_mb: int  # of that process
+    cpu_s: int | None  # of that process
+    needs: Iterable[str]  # dependencies; the document is held while one of them is down
+    lease_s: float | None
+    attempts: int | None
+    backoff_s: float | None
+    model: str | Callable[[], str | None] | None  # saves of another model are not taken up
+    was: str | None  # its name before it was renamed
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What must hold before the stage is saved."""
+
+    name: str
+    check: Callable[..., bool]
+    wiring: Wiring
+
+
+class Stage(Generic[P, R]):
+    """Made by `@pipeline.stage`. Called like the function it was made from, it simply runs it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        fn: Callable[P, R],
+        wiring: Wiring,
+        *,
+        version: int = 1,
+        timeout: float | None = None,
+        stall: float | None = None,
+        isolate: bool = False,
+        memory_mb: int = 2048,
+        cpu_s: int | None = None,
+        needs: Iterable[str] = (),
+        lease_s: float | None = None,
+        attempts: int | None = None,
+        backoff_s: float | None = None,
+        model: str | Callable[[], str | None] | None = None,
+        was: str | None = None,
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name: str = fn.__name__
+        self.pipeline = pipeline
+        self.wiring = wiring
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.version, self.was = version, was
+        self.timeout, self.stall, self.isolate = timeout, stall, isolate
+        self.memory_mb, self.cpu_s = memory_mb, cpu_s
+        self.needs = (needs,) if isinstance(needs, str) else tuple(needs)
+        self.lane = lane_of(self.needs)
+        self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model
+        self.contracts: list[Contract] = []
+        self.codec = Codec(wiring.output, f"what stage {self.name} gives")
+        self._check_options()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Stage {self.pipeline.name}.{self.name} version {self.version}>"
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Parameter → where its value comes from: document, context, stage, input or failure."""
+        return self.wiring.inputs
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The stages it reads, in parameter order: what its input hash is made of."""
+        return self.wiring.sources
+
+    @property
+    def contract_sources(self) -> frozenset[str]:
+        """The stages its contracts read besides itself."""
+        return frozenset(name for contract in self.contracts for name in contract.wiring.sources) - {
+            self.name
+        }
+
+    @property
+    def target(self) -> str:
+        """Its address for a fresh process, see pipeline.find_target: `module:pipeline.stage`."""
+        return f"{module_address(self.fn)}:{self.pipeline.name}.{self.name}"
+
+    @property
+    def lease_ms(self) -> int:
+        return int(1000 * (self.lease_s or self.pipeline.lease_s))
+
+    def model_name(self) -> str | None:
+        """The model its output depends on, asked anew each time."""
+        return self.model() if callable(self.model) else self.model
+
+    def policy(self, base: Policy) -> Policy:
+        """The job's policy with this stage's own settings; a document that brought its own keeps them."""
+        if base.pinned:
+            return base
+        # the job's budget is that of its most patient stage
+        attempts = self.attempts if self.attempts is not None else min(base.attempts, self.pipeline.attempts)
+        base_ms = base.base_ms if self.backoff_s is None else int(1000 * self.backoff_s)
+        return replace(base, attempts=attempts, base_ms=base_ms)
+
+    def ensure(self, check: Check) -> Check:
+        """A completion contract: unless it returns true the stage is not saved and the attempt fails."""
+        name = getattr(check, "__name__", str(check))
+        owner = f"contract {name} of stage {self.name}"
+        function: Any = check
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise PipelineInvalid(f"{owner} must be a plain function")
+        outputs = self.pipeline.outputs_until(self)
+        wiring = wire(owner, check, outputs, frozenset({DOCUMENT, STAGE}), sys._getframe(1).f_locals)
+        self.contracts.append(Contract(name, check, wiring))
+        return check
+
+    def load(self, parameter: str, raw: bytes) -> Any:
+        """The saved output of the stage `parameter`, as this stage (or a contract of it) wants it: InputInvalid."""
+        producer = self.pipeline.at(parameter)
+        if producer is not None and producer.codec.type is not Any:
+            return producer.codec.decode(raw)
+        return Codec(self.wiring.types.get(parameter, Any), f"the saved output of {parameter}").decode(raw)
+
+    def arguments(
+        self, document: Document, context: Context, values: Mapping[str, Any], job_input: bytes | None
+    ) -> dict[str, Any]:
+        """What to call `fn` with; `values` holds the loaded outputs of `sources`."""
+        given = {DOCUMENT: document, CONTEXT: context}
+        return {
+            name: given[kind]
+            if kind in given
+            else values[name]
+            if kind == STAGE
+            else self._job_input(name, kind, job_input)
+            for name, kind in self.inputs.items()
+        }
+
+    def collect(self, returned: Any) -> tuple[Produced, Any]:
+        """What the stage returned, ready to be saved, and its value as the next stage is to see it."""
+        if inspect.isawaitable(returned):
+            raise Permanent(
+                "result_invalid", f"stage {self.name} returned an awaitable; write it as async def"
+            )
+        result = Result.of(returned)
+        output, value = self.codec.saved(result.value)
+        rows = tuple(row.emitted() for row in result.rows)
+        sql = tuple((text, tuple(params)) for text, params in result.sql)
+        return Produced(output, rows, tuple(result.spawn), sql), value
+
+    def verify(self, document: Document, values: Mapping[str, Any]) -> None:
+        """Transient(contract_broken) unless every contract holds; `values` has this stage's own value too."""
+        for contract in self.contracts:
+            inputs = contract.wiring.inputs
+            given = {name: document if kind == DOCUMENT else values[name] for name, kind in inputs.items()}
+            if not contract.check(**given):
+                raise Transient(
+                    f"contract {contract.name} of stage {self.name} does not hold", code="contract_broken"
+                )
+
+    def _job_input(self, name: str, kind: str, raw: bytes | None) -> Any:
+        if kind == FAILURE:
+            known = json.loads(raw or b"null")
+            return None if known is None else Failure(**known)
+        try:
+            return Codec(self.wiring.types[name], f"the input of stage {self.name}").decode(raw or b"{}")
+        except InputInvalid as error:
+            raise Permanent("input_invalid", str(error)) from error
+
+    def check_types(self) -> None:
+        """PipelineInvalid where a type it saves or takes as input cannot be stored."""
+        self.codec.check()
+        for name, kind in self.inputs.items():
+            if kind in (INPUT, STAGE):
+                Codec(self.wiring.types[name], f"parameter {name!r} of stage {self.name}").check()
+
+    def _check_options(self) -> None:
+        owner = f"stage {self.name}"
+        if self.version < 1:
+            raise PipelineInvalid(f"{owner}: version must be 1 or more, not {self.version!r}")
+        check_positive(
+            owner,
+            timeout=self.timeout,
+            stall=self.stall,
+            memory_mb=self.memory_mb,
+            cpu_s=self.cpu_s,
+            lease_s=self.lease_s,
+            attempts=self.attempts,
+        )
+        if self.backoff_s is not None and self.backoff_s < 0:
+            raise PipelineInvalid(f"{owner}: backoff_s must not be negative")
+        for name in (*self.needs, *([] if self.was is None else [self.was])):
+            if not NAME.fullmatch(name):
+                raise PipelineInvalid(f"{owner}: the name {name!r} must be {NAME_RULE}")
+
+
+def check_positive(owner: str, **settings: float | None) -> None:
+    """PipelineInvalid names the first setting that is given and not above 0."""
+    for name, value in settings.items():
+        if value is not None and not value > 0:
+            raise PipelineInvalid(f"{owner}: {name} must be more than 0, not {value!r}")

@@ -1,0 +1,134 @@
+"""One run of a stage in a process of its own: what the runner sends there, and what happens there.
+
+The cell never touches the store. It asks the runner to save items and answers with what the stage produced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perdure.engine.context import Context
+from perdure.engine.document import Document
+from perdure.engine.pipeline import AnyStage, find_target
+from perdure.engine.result import Produced
+from perdure.errors import InputInvalid, PerdureError
+from perdure.store.operations import EmittedRow
+
+TARGET = "perdure.engine.stage_cell:run"
+PROGRESS_S = 0.5
+
+
+class SavedUnreadable(PerdureError):
+    """What an earlier stage saved cannot be read as its type."""
+
+    code = "saved_unreadable"
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"the saved output of {stage} cannot be read")
+        self.stage = stage
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A document's blob as a local file; the reader that Document wants."""
+
+    path: Path | None
+
+    def get_sync(self, digest: str) -> bytes:
+        return self._file(digest).read_bytes()
+
+    def path_sync(self, digest: str) -> Path | None:
+        return self._file(digest)
+
+    def _file(self, digest: str) -> Path:
+        if self.path is None:
+            raise FileNotFoundError(f"blob {digest} was not fetched")
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Everything one run of a stage needs."""
+
+    target: str
+    document: dict[str, Any]
+    file: str | None
+    raws: dict[str, bytes]  # saved outputs of the stages it or its contracts read
+    input: bytes | None
+    items: dict[str, bytes]
+    attempt: int
+    generation: int
+    input_hash: str
+
+
+def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
+    """Called in the cell: run the stage and give back (produced, rows)."""
+    work: Assignment = pickle.loads(payload)
+    stage = find_target(work.target)
+    document = Document.from_payload(work.document, LocalFile(Path(work.file) if work.file else None))
+    context = Context(
+        CellPort(ask, work.items), document, stage.name, version=stage.version, attempt=work.attempt,
+        generation=work.generation, input_hash=work.input_hash, is_async=stage.is_async,
+    )  # fmt: skip
+    try:
+        values = load(stage, work.raws)
+        arguments = stage.arguments(document, context, values, work.input)
+        returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
+        produced, rows, _ = conclude(stage, document, context, values, returned)
+        return pickle.dumps((produced, rows))
+    finally:
+        document.close()
+
+
+def load(stage: AnyStage, raws: Mapping[str, bytes]) -> dict[str, Any]:
+    """The saved outputs of earlier stages as values; SavedUnreadable names the one that is none."""
+    values = {}
+    for name, raw in raws.items():
+        try:
+            values[name] = stage.load(name, raw)
+        except InputInvalid:
+            raise SavedUnreadable(name) from None
+    return values
+
+
+def conclude(
+    stage: AnyStage, document: Document, context: Context, values: Mapping[str, Any], returned: Any
+) -> tuple[Produced, list[EmittedRow], Any]:
+    """What a finished stage gave, checked against its contracts: (produced, rows emitted on the way, its value)."""
+    produced, value = stage.collect(returned)
+    if stage.contracts:
+        stage.verify(document, {**values, stage.name: value})
+    return produced, context.take_rows(), value
+
+
+class CellPort:
+    """The context's port in a cell: everything goes to the runner."""
+
+    def __init__(self, ask: Callable[[bytes], bytes], items: Mapping[str, bytes]) -> None:
+        self._ask = ask
+        self._items = items
+        self._told_s = 0.0
+
+    @property
+    def revoked(self) -> bool:
+        return False  # the runner kills the cell
+
+    def saved_items(self) -> Mapping[str, bytes]:
+        return self._items
+
+    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        self._ask(pickle.dumps(("item", key, value, rows)))
+
+    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        self.save_item_sync(key, value, rows)
+
+    def progress(self, done: float, total: float | None) -> None:
+        if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            self._ask(pickle.dumps(("progress", done, total, None)))

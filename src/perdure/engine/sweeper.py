@@ -1,0 +1,89 @@
+"""What nobody finished: expired leases, due jobs, room under limits, old queue rows, garbage. One leader at a time.
+
+The leader is whoever holds the leader's lock; when it dies the lock is free and the next keeper takes over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perdure.core.events import Events
+from perdure.core.outcome import Orphaned
+from perdure.engine.recovery import recover
+from perdure.store.base import Store
+from perdure.store.operations import Promote
+
+PROMOTE_BATCH = 500
+SERVER_YOUNG_S = 10.0
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long queue rows of finished jobs stay; documents and their history are not touched."""
+
+    age_ms: int = 3_600_000
+    count: int = 1_000
+    every_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one sweep did; `failed` names the parts that raised, the others were done all the same."""
+
+    recovered: int = 0
+    promoted: int = 0
+    pruned: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+class Sweeper:
+    """Sweeps the whole store, whoever its documents belong to."""
+
+    def __init__(self, store: Store, events: Events, retention: Retention | None = None) -> None:
+        self.store = store
+        self.events = events
+        self.retention = retention or Retention()
+        self._pruned_s = -1e9
+
+    async def sweep(self, monotonic_s: float) -> Swept:
+        """One round; a part that fails does not keep the others from running."""
+        swept = Swept()
+        for part in (self._recover, self._promote, self._refill):
+            try:
+                await part(swept)
+            except Exception as error:
+                swept.failed.append(f"{part.__name__.strip('_')}: {type(error).__name__}: {error}")
+        if monotonic_s - self._pruned_s >= self.retention.every_s:
+            self._pruned_s = monotonic_s
+            try:
+                await self.store.forget_clients(DAY_MS)
+                swept.pruned = await self.store.prune(
+                    self.retention.age_ms, self.retention.count, PROMOTE_BATCH
+                )
+            except Exception as error:
+                swept.failed.append(f"prune: {type(error).__name__}: {error}")
+        return swept
+
+    async def _recover(self, swept: Swept) -> None:
+        expired = await self.store.expired(PROMOTE_BATCH)
+        if not expired or await self.store.up_for_s() < SERVER_YOUNG_S:
+            return  # right after a restart the workers themselves are only coming back
+        gone = await self.store.missing(sorted({job.worker for job in expired}))
+        # a worker that lives but lost its lease was cut off or frozen; that says little about its documents
+        results = [
+            (job, Orphaned(job.stage, "lease expired", blame=job.worker in gone or job.postpones > 0))
+            for job in expired
+        ]
+        swept.recovered = await recover(self.store, self.events, results, "lease expired", expired_only=True)
+        if swept.recovered:
+            self.store.wake_soon()
+
+    async def _promote(self, swept: Swept) -> None:
+        while (moved := await self.store.promote(Promote(PROMOTE_BATCH))) > 0:
+            swept.promoted += moved
+            if moved < PROMOTE_BATCH:
+                break
+
+    async def _refill(self, _: Swept) -> None:
+        await self.store.refill()

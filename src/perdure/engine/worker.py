@@ -1,0 +1,149 @@
+"""The claim loop: slots, wake-ups, graceful stop. What happens to a claimed job is the runner's business.
+
+Suspect jobs have slots of their own, as many again: they run one by one in cells, must not wait behind a full worker
+and must not keep others from running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from perdure.core.token import new_token
+from perdure.engine.keeper import monotonic_ms
+from perdure.engine.runner import Journey, Runner
+from perdure.engine.slate import Slate
+from perdure.errors import StoreError
+from perdure.store.base import Store
+from perdure.store.operations import Claim
+from perdure.store.records import Claimed
+
+POLL_S = 1.0
+LOOK_S = 0.25
+LANES_S = 1.0
+GRACE_S = 10.0
+
+
+class Worker:
+    """Claims from its queues and runs up to `concurrency` jobs at a time."""
+
+    def __init__(
+        self, store: Store, runner: Runner, slate: Slate, worker: int, queues: Sequence[str], concurrency: int,
+        poll_s: float = POLL_S,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.runner = runner
+        self.slate = slate
+        self.id = worker
+        self.queues = tuple(queues)
+        self.concurrency = concurrency
+        self.poll_s = poll_s
+        self.stopping = asyncio.Event()
+        self._turn = asyncio.Event()  # a slot is free, or there may be work
+        self._tasks: dict[asyncio.Task[None], Journey] = {}
+        self._idle = False
+        self.claimed = 0
+        self.grace_s = GRACE_S
+
+    async def run(self) -> None:
+        """Until `stop` is called; then running stages have their grace, and the rest gives its attempt back."""
+        unlisten = await self._listen()
+        look = asyncio.create_task(self._look(), name="perdure-look")
+        try:
+            while not self.stopping.is_set():
+                self._turn.clear()
+                if not await self.claim():
+                    await self._wait()
+            await self._drain()
+        finally:
+            look.cancel()
+            if unlisten is not None:
+                with suppress(StoreError):
+                    await unlisten()
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Claim no more; jobs stop at their next stage boundary, or after the grace in the middle of a stage."""
+        if not self.stopping.is_set():
+            self.grace_s = grace_s
+            self.stopping.set()
+            self._turn.set()
+            for journey in self._tasks.values():
+                journey.stopping.set()
+
+    async def claim(self) -> bool:
+        """One claim for what is free; whether it is worth asking again at once."""
+        suspects = sum(j.job.suspect for j in self._tasks.values())
+        free, room = self.concurrency - (len(self._tasks) - suspects), self.concurrency - suspects
+        if free <= 0 and room <= 0:
+            return False
+        claim = Claim(self.id, self.queues, new_token(), max(free, 0), max(room, 0), self._idle)
+        try:
+            found = await self.store.claim(claim)
+        except StoreError:
+            await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
+            return True
+        was_idle, self._idle = self._idle, not found
+        for claimed in found:
+            self._start(claimed)
+        # once more right after falling idle: what was added before we were marked idle woke nobody
+        return len(found) >= free > 0 or (self._idle and not was_idle)
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are in hand."""
+        return len(self._tasks)
+
+    def _start(self, claimed: Claimed) -> None:
+        job = claimed.job
+        self.claimed += 1
+        slot = self.slate.take(job.id, job.token, job.lease_ms, monotonic_ms())
+        journey = self.runner.begin(claimed, slot)
+        task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
+        self._tasks[task] = journey
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        journey = self._tasks.pop(task)
+        self.slate.free(journey.slot)
+        self._turn.set()
+        if not task.cancelled():
+            task.exception()  # the store refused to settle; the lease will run out and the sweeper decides
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._turn.wait(), self.poll_s)
+
+    async def _listen(self) -> Callable[[], Awaitable[None]] | None:
+        try:
+            return await self.store.listen(self._turn.set)
+        except StoreError:
+            return None  # polling serves
+
+    async def _look(self) -> None:
+        """Drop what the keeper gave up; know which lanes are down."""
+        looked_s = -LANES_S
+        loop = asyncio.get_running_loop()
+        while True:
+            for journey in self._tasks.values():
+                if self.slate.revoked(journey.slot):
+                    journey.revoked.set()
+            if loop.time() - looked_s >= LANES_S:
+                looked_s = loop.time()
+                with suppress(StoreError):
+                    await self.refresh_lanes()
+            await asyncio.sleep(LOOK_S)
+
+    async def refresh_lanes(self) -> None:
+        """Read which lanes are down."""
+        lanes = await self.store.lanes()
+        self.runner.lanes_down = frozenset(lane.name for lane in lanes if lane.down_since_ms is not None)
+
+    async def _drain(self) -> None:
+        """Wait for what is in hand; after the grace, interrupt it, which gives attempts back."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.grace_s)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=5.0)

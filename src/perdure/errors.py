@@ -1,0 +1,182 @@
+"""The error tree. Every error has a stable `code` that API, CLI, logs and the store show alike.
+
+    PerdureError
+    ├─ StageSignal                       raised by stage code, read by core.outcome
+    │   ├─ Transient(retry_after_s)      counts an attempt, tried again after backoff
+    │   ├─ RetryLater(when | delay_s)    rescheduled, costs no attempt
+    │   │   └─ RateLimited
+    │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
+    │   └─ Permanent(code)               dead now
+    ├─ LeaseLost                         stop quietly: another worker owns the job
+    ├─ StoreError                        the store could not do it
+    │   ├─ StoreBusy                     try again
+    │   ├─ StoreUnavailable              not reachable
+    │   ├─ SchemaOutdated / SchemaNewer  run `perdure migrate` / upgrade this program
+    │   └─ Unstorable                    this one value cannot be stored; its neighbours were
+    └─ UsageError                        the caller's mistake: HTTP 4xx, exit status 2
+        ├─ SettingInvalid, PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
+        ├─ InputInvalid, InputTooLarge
+        └─ MoveForbidden                 the document's state does not allow that
+
+An exception outside this tree that a stage raises counts as Transient, with its class recorded.
+"""
+
+from __future__ import annotations
+
+
+class PerdureError(Exception):
+    """Base of everything Perdure raises on purpose. `code` is stable, the message says what to do next."""
+
+    code: str = "error"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class StageSignal(PerdureError):
+    """What stage code raises to tell the engine how to go on."""
+
+
+class Transient(StageSignal):
+    """It may work next time: counts an attempt; never tried earlier than `retry_after_s`."""
+
+    code = "transient"
+
+    def __init__(
+        self, message: str = "", *, retry_after_s: float | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class RetryLater(StageSignal):
+    """Not now: the document is rescheduled after `delay_s` and no attempt is charged."""
+
+    code = "retry_later"
+
+    def __init__(self, message: str = "", *, delay_s: float = 60.0, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.delay_s = delay_s
+
+
+class RateLimited(RetryLater):
+    """A service asked us to slow down; `delay_s` is what it asked for."""
+
+    code = "rate_limited"
+
+
+class DependencyDown(StageSignal):
+    """A declared dependency is away: the document is held until it is back, no attempt is charged."""
+
+    code = "dependency_down"
+
+    def __init__(self, name: str, message: str = "") -> None:
+        super().__init__(message or f"dependency {name} is down")
+        self.name = name
+
+
+class Permanent(StageSignal):
+    """No attempt can help: the document is dead now, with this code as its reason."""
+
+    code = "permanent"
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code, code=code)
+
+
+class LeaseLost(PerdureError):
+    """This worker's lease passed on; nothing it writes is accepted any more. Stop quietly."""
+
+    code = "lease_lost"
+
+
+class StoreError(PerdureError):
+    """The store could not do what was asked."""
+
+    code = "store_error"
+
+
+class StoreBusy(StoreError):
+    """The store was locked or serialisation failed; the same call may succeed."""
+
+    code = "store_busy"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached; check its address and that it runs."""
+
+    code = "store_unavailable"
+
+
+class SchemaOutdated(StoreError):
+    """The store's tables are older than this program: run `perdure migrate`."""
+
+    code = "schema_outdated"
+
+
+class SchemaNewer(StoreError):
+    """The store's tables are newer than this program supports: upgrade the program."""
+
+    code = "schema_newer"
+
+
+class Unstorable(StoreError):
+    """This one value cannot be stored; whatever shared its transaction was stored."""
+
+    code = "unstorable"
+
+
+class UsageError(PerdureError):
+    """The caller's mistake; nothing was written."""
+
+    code = "usage"
+
+
+class SettingInvalid(UsageError):
+    """A setting or address is wrong; the message names it and the accepted form."""
+
+    code = "setting_invalid"
+
+
+class PipelineInvalid(UsageError):
+    """A pipeline's definition does not fit together (stage inputs, names, types)."""
+
+    code = "pipeline_invalid"
+
+
+class PipelineUnknown(UsageError):
+    """No pipeline of that name is registered with this app."""
+
+    code = "pipeline_unknown"
+
+
+class StageUnknown(UsageError):
+    """The pipeline has no stage of that name."""
+
+    code = "stage_unknown"
+
+
+class DocumentUnknown(UsageError):
+    """No document with that id in this organisation."""
+
+    code = "document_unknown"
+
+
+class InputInvalid(UsageError):
+    """What was handed in cannot be taken: not serialisable, broken text, nothing or too much given."""
+
+    code = "input_invalid"
+
+
+class InputTooLarge(UsageError):
+    """What was handed in is larger than the limit."""
+
+    code = "input_too_large"
+
+
+class MoveForbidden(UsageError):
+    """The document's state does not allow that; the message says which state and what would."""
+
+    code = "move_forbidden"

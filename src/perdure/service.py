@@ -1,0 +1,355 @@
+"""The app's verbs, awaited. `app.Perdure` wraps this for plain code; `cli.child` runs it under a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import random
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from perdure.core.clock import Clock
+from perdure.core.events import Events
+from perdure.core.model import ORG_DEFAULT, state_filter
+from perdure.engine import intake
+from perdure.engine.embedded import KeeperThread
+from perdure.engine.garbage import collect
+from perdure.engine.isolate import Nursery
+from perdure.engine.pipeline import Pipeline
+from perdure.engine.runner import Runner
+from perdure.engine.slate import Slate
+from perdure.engine.sweeper import Retention, Sweeper
+from perdure.engine.worker import Worker
+from perdure.errors import (
+    DocumentUnknown,
+    InputInvalid,
+    PerdureError,
+    PipelineInvalid,
+    PipelineUnknown,
+    StageUnknown,
+)
+from perdure.settings import Settings
+from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
+from perdure.store.open import open_store
+from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
+from perdure.store.records import Attempt, Status
+
+ADD_BATCH = 500
+IDLE_S = 0.05
+GARBAGE_S = 6 * 3600
+
+
+class AddOptions(TypedDict, total=False):
+    """What `add` takes besides the pipeline: exactly one of text, data, json and path."""
+
+    text: str
+    data: bytes
+    json: Any
+    path: str | Path
+    name: str
+    meta: dict[str, Any]
+    org: str
+    collection: str
+    media_type: str
+    priority: int
+    run_at: datetime
+    delay_s: float
+    attempts: int
+    backoff_s: float
+    key: str
+    dedupe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run until idle did, and what is left: documents that are held, and when the next one falls due."""
+
+    done: int
+    dead: int
+    held: int
+    waiting: int
+    next_due: datetime | None
+
+
+class AsyncPerdure:
+    """An app over one store; see `app.Perdure` for what each verb promises."""
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        pipelines: Iterable[Pipeline] = (),
+        blobs: str | None = None,
+        concurrency: int | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.url = store or self.settings.store
+        self.pipelines = _registered(pipelines)
+        self.concurrency = concurrency or self.settings.concurrency
+        self.events = Events()
+        self.clock = clock
+        self.store = open_store(self.url, clock, self.settings.direct_url)
+        self.blobs: Blobs = open_blobs(blobs or self.settings.blobs, self._blobs_beside)
+        self.retention = Retention(self.settings.retention_age_s * 1000, self.settings.retention_count)
+        self.only_queues: tuple[str, ...] = ()
+        self._worker: Worker | None = None
+
+    def _blobs_beside(self) -> Blobs:
+        directory = getattr(self.store.driver, "directory", None)
+        if directory is not None:
+            return DirectoryBlobs(directory / "blobs")
+        reading: Any = getattr(self.store.driver, "reading", None)
+        return TableBlobs(reading)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues of our pipelines, or those of them that this worker is to serve."""
+        return self.only_queues or tuple(sorted({p.queue for p in self.pipelines.values()}))
+
+    async def start(self) -> None:
+        """Open the store and make our queues and lanes known."""
+        await self.store.open()
+        lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
+        await self.store.declare(self.queues, sorted(lanes))
+
+    async def close(self) -> None:
+        """Stop working, write what is pending, disconnect."""
+        await self.stop()
+        await self.store.close()
+
+    # --- documents -------------------------------------------------------------------------------
+
+    async def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
+        document = await self._receive(options, pipeline)
+        return (await self.store.add([document]))[0]
+
+    async def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
+        answers: list[Added] = []
+        batch: list[NewDocument] = []
+        for options in entries:
+            batch.append(await self._receive(options, pipeline))
+            if len(batch) == ADD_BATCH:
+                answers += await self.store.add(batch)
+                batch = []
+        return answers + (await self.store.add(batch) if batch else [])
+
+    async def _receive(self, options: AddOptions, pipeline: Pipeline | str) -> NewDocument:
+        unknown = set(options) - set(AddOptions.__annotations__)
+        if unknown:
+            raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
+        return await intake.receive(
+            intake.Entry(**options), self._pipeline(pipeline), self.blobs, self.settings.document_bytes_max
+        )
+
+    def _pipeline(self, pipeline: Pipeline | str) -> Pipeline:
+        name = pipeline.name if isinstance(pipeline, Pipeline) else pipeline
+        found = self.pipelines.get(name)
+        if found is None:
+            known = ", ".join(sorted(p for p in self.pipelines if "." not in p)) or "none"
+            raise PipelineUnknown(f"no pipeline {name!r} is registered with this app (it has {known})")
+        return found
+
+    async def status(self, document_id: str, org: str | None = None) -> Status:
+        found = await self.store.status(await self._org(document_id, org), document_id)
+        if found is None:
+            raise DocumentUnknown(f"there is no document {document_id}; check the id")
+        return found
+
+    async def documents(
+        self, *, state: str | None = None, org: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Status]:
+        wanted, stage = None, None
+        if state is not None:
+            try:
+                wanted, stage = state_filter(state)
+            except ValueError as error:
+                raise InputInvalid(str(error), code="state_unknown") from None
+        return await self.store.documents(org, wanted, after, limit, stage)
+
+    async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
+        return await self.store.attempts(await self._org(document_id, org), document_id)
+
+    async def output(self, document_id: str, stage: str, org: str | None = None) -> Any:
+        status = await self.status(document_id, org)
+        pipeline = self._pipeline(status.pipeline)
+        defined = pipeline.at(stage)
+        if defined is None:
+            known = ", ".join(s.name for s in pipeline.stages)
+            raise StageUnknown(f"pipeline {pipeline.name} has no stage {stage!r} (it has {known})")
+        saves = [
+            save
+            for save in await self.store.saves(status.org, document_id, pipeline.name)
+            if save.stage in (defined.name, defined.was)
+        ]
+        if not saves:
+            raise StageUnknown(
+                f"stage {stage} of document {document_id} is not saved; it is {status.state}",
+                code="not_saved",
+            )
+        raw = saves[-1].inline if saves[-1].blob is None else await self.blobs.get(saves[-1].blob)
+        return defined.codec.decode(raw or b"null")
+
+    async def rows(
+        self, document_id: str, name: str, org: str | None = None
+    ) -> list[tuple[dict[str, Any], Any]]:
+        found = await self.store.rows(await self._org(document_id, org), document_id, name)
+        return [(json.loads(key), json.loads(data)) for key, data in found]
+
+    async def _org(self, document_id: str, org: str | None) -> str:
+        """The document's organisation; where the caller names one it must be that."""
+        found = org or await self.store.find(document_id) or ORG_DEFAULT
+        return found
+
+    # --- operators -------------------------------------------------------------------------------
+
+    async def requeue(
+        self, document_id: str, *, from_stage: str | None = None, reason: str = "", org: str | None = None
+    ) -> str:
+        status = await self.status(document_id, org)
+        pipeline = self._pipeline(status.pipeline)
+        if from_stage is not None and pipeline.at(from_stage) is None:
+            known = ", ".join(s.name for s in pipeline.stages)
+            raise StageUnknown(f"pipeline {pipeline.name} has no stage {from_stage!r} (it has {known})")
+        requeue = Requeue(status.org, document_id, intake.first_job(pipeline), from_stage, _who(), reason)
+        return await self.store.requeue(requeue)
+
+    async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
+        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, _who(), reason))
+
+    async def raise_(self, document_id: str, *, org: str | None = None) -> str:
+        return await self.store.raise_(Raise(await self._org(document_id, org), document_id, _who()))
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until `stop`; leases are renewed from a thread."""
+        slate = Slate.private()
+        nursery = self.new_nursery()
+        loop = asyncio.get_running_loop()
+
+        def absent() -> None:
+            loop.call_soon_threadsafe(self.warm, nursery)
+
+        keeper = KeeperThread(
+            self.url, self.settings.direct_url, slate, self.events, self.retention, self.queues, absent
+        )
+        worker = await asyncio.wrap_future(keeper.start())
+        try:
+            await self.work(worker, slate, nursery)
+        finally:
+            await loop.run_in_executor(None, keeper.stop)
+            await nursery.close()
+
+    async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
+        """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
+        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
+        if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
+            self.warm(nursery)
+        self._worker = Worker(
+            self.store, runner, slate, worker, self.queues, self.concurrency, self.settings.poll_s
+        )
+        collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
+        try:
+            await self._worker.run()
+        finally:
+            collecting.cancel()
+            self._worker = None
+
+    async def _collect_garbage(self) -> None:
+        """Now and then; several workers at it do no harm."""
+        while True:
+            await asyncio.sleep(GARBAGE_S * (0.5 + random.random()))
+            with suppress(PerdureError, OSError):
+                await collect(self.store, self.blobs)
+
+    async def stop(self) -> None:
+        """Ask the running worker to stop and give it its grace."""
+        if self._worker is not None:
+            self._worker.stop(self.settings.grace_s)
+
+    async def run_until_idle(self, wait: float = 0.0) -> Summary:
+        """Work until nothing is ready or running and nothing falls due within `wait`; never blocks on what is held."""
+        before = await self.store.tally()
+        running = asyncio.create_task(self.run())
+        try:
+            await self._idle(running, wait)
+        finally:
+            await self.stop()
+            await running
+        return await self.summary(before.documents)
+
+    async def _idle(self, running: asyncio.Task[None], wait: float) -> None:
+        while not running.done():
+            await asyncio.sleep(IDLE_S)
+            if self._worker is None or self._worker.busy:
+                continue
+            tally = await self.store.tally(self.queues)
+            ready = sum(
+                n
+                for states in tally.queues.values()
+                for state, n in states.items()
+                if state in ("queued", "running", "parked")
+            )
+            due_ms = tally.next_due_ms
+            soon = due_ms is not None and due_ms <= await self.store.now_ms() + wait * 1000
+            if not ready and not soon and not self._worker.busy:
+                return
+
+    async def summary(self, before: dict[str, int]) -> Summary:
+        """What changed since `before`, and what is left."""
+        tally = await self.store.tally(self.queues)
+
+        def left(state: str) -> int:
+            return sum(states.get(state, 0) for states in tally.queues.values())
+
+        due = None if tally.next_due_ms is None else datetime.fromtimestamp(tally.next_due_ms / 1000, UTC)
+        ended = {state: tally.documents.get(state, 0) - before.get(state, 0) for state in ("done", "dead")}
+        return Summary(ended["done"], ended["dead"], left("held"), left("waiting"), due)
+
+    def new_nursery(self) -> Nursery:
+        """For stages that run in a process of their own."""
+        modules = {p.module for p in self.pipelines.values() if p.module}
+        importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
+        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable])
+
+    def warm(self, nursery: Nursery) -> None:
+        """Start the nursery in the background; whatever is wrong with it shows at first use."""
+
+        async def quietly() -> None:
+            with suppress(Exception):
+                await nursery.warm()
+
+        self._warming = asyncio.get_running_loop().create_task(quietly())
+
+    def new_sweeper(self) -> Sweeper:
+        """A sweeper over our store, for tests and one-shot runs."""
+        return Sweeper(self.store, self.events, self.retention)
+
+
+def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
+    found: dict[str, Pipeline] = {}
+    for pipeline in pipelines:
+        pipeline.check(types=True)
+        if pipeline.module is None and any(stage.isolate for stage in pipeline.stages):
+            raise PipelineInvalid(
+                f"pipeline {pipeline.name} has isolated stages but is not defined in a file; move it into a module"
+            )
+        for each in (pipeline, *pipeline.hooks.values()):
+            if each.name in found:
+                raise PipelineInvalid(f"two pipelines are called {each.name!r}; give one another name")
+            found[each.name] = each
+    return found
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

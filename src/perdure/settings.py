@@ -1,0 +1,41 @@
+"""Every environment variable: type, default, one sentence. The prefix is PERDURE_."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What can be set from outside; arguments given in code or on the command line win."""
+
+    model_config = SettingsConfigDict(env_prefix="PERDURE_", extra="ignore")
+
+    store: str = Field(default="sqlite:///perdure.db", description="Address of the store.")
+    direct_url: str | None = Field(
+        default=None,
+        description="Unpooled address of PostgreSQL, for locks and wake-ups, where `store` is a pooler's.",
+    )
+    blobs: str | None = Field(
+        default=None,
+        description="Where large content lives: s3://bucket/prefix or a directory; by default beside the store.",
+    )
+    concurrency: int = Field(
+        default=3, ge=1, le=2000, description="How many documents a worker runs at a time."
+    )
+    grace_s: float = Field(
+        default=10.0, ge=0, description="How long a stopping worker lets running stages finish."
+    )
+    poll_s: float = Field(
+        default=1.0, gt=0, description="How often an idle worker looks for work when nothing wakes it."
+    )
+    document_bytes_max: int = Field(
+        default=512 * 1024 * 1024, ge=1, description="The largest document that is taken in."
+    )
+    retention_age_s: int = Field(
+        default=3600, ge=0, description="How long queue rows of finished jobs are kept."
+    )
+    retention_count: int = Field(
+        default=1000, ge=0, description="How many queue rows of finished jobs a queue keeps at most."
+    )
+    log_level: str = Field(default="INFO", description="The least severe log line that is written.")

@@ -1,0 +1,261 @@
+"""One flush: what a batch of operations does inside one transaction, as Steps without input or output.
+
+Order: operators' acts, fenced saves and settles with all that hangs on them, new documents, promotions, limits,
+beats, and the claims last, so that a worker's finished jobs make room for its next ones in the same commit.
+Each answer belongs to the operation at the same position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.core.model import job_key
+from perdure.core.outcome import Hold
+from perdure.store import entering, rows
+from perdure.store.base import Query, Steps
+from perdure.store.dialect import Dialect
+from perdure.store.operations import (
+    Add,
+    Added,
+    Beat,
+    Cancel,
+    Claim,
+    NewDocument,
+    Operation,
+    Promote,
+    Raise,
+    Requeue,
+    Save,
+    Settle,
+)
+from perdure.store.records import Claimed
+
+
+class Flush:
+    """The state of one transaction while its steps run."""
+
+    def __init__(self, sql: Dialect, client: int, now_ms: int, known: set[tuple[str, str]]) -> None:
+        self.sql = sql
+        self.client = client
+        self.now_ms = now_ms
+        self.known = known  # (queue, lane) pairs that are declared for certain
+        self.entries: list[entering.Entry] = []
+        self.keys: set[str] = set()  # limits that may have room now
+
+    def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
+        """Apply the batch; one answer per operation."""
+        answers: list[Any] = [None] * len(batch)
+        for n, op in enumerate(batch):
+            match op:
+                case Requeue():
+                    answers[n] = yield from self.requeue(op)
+                case Cancel():
+                    answers[n] = yield from self.cancel(op)
+                case Raise():
+                    answers[n] = yield from self.raise_(op)
+                case _:
+                    pass
+        yield from self.fenced(batch, answers)
+        yield from self.add(batch, answers)
+        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.known)
+        for n, op in enumerate(batch):
+            if isinstance(op, Promote):
+                answers[n] = yield from entering.promote(self.sql, op.limit, self.now_ms, self.keys)
+        yield from entering.fill(self.sql, self.keys, self.now_ms)
+        for n, op in enumerate(batch):
+            if isinstance(op, Beat):
+                answers[n] = yield from self.beat(op)
+        for n, op in enumerate(batch):
+            if isinstance(op, Claim):
+                answers[n] = yield from self.claim(op)
+        return answers
+
+    # --- fenced writes ---------------------------------------------------------------------------
+
+    def fenced(self, batch: Sequence[Operation], answers: list[Any]) -> Steps[None]:
+        """Saves and settles: first the guarded change of the job, then everything that hangs on it."""
+        sql, now_ms = self.sql, self.now_ms
+        saves = [(n, op) for n, op in enumerate(batch) if isinstance(op, Save)]
+        settles = [(n, op) for n, op in enumerate(batch) if isinstance(op, Settle)]
+        if not saves and not settles:
+            return
+        accepted: set[int] = set()
+        if saves:
+            fence = [rows.save_fence(n, op) for n, op in saves]
+            accepted |= {row[0] for row in (yield Query(sql.FENCE_SAVE, (now_ms,), fence))}
+        if settles:
+            down: set[str] = set()
+            if any(isinstance(op.outcome, Hold) for _, op in settles):
+                down = {row[0] for row in (yield Query(sql.LANES_DOWN))}
+            fence = [rows.settle_fence(n, op, down) for n, op in settles]
+            accepted |= {row[0] for row in (yield Query(sql.FENCE_SETTLE, (now_ms,), fence))}
+        for n, _ in (*saves, *settles):
+            answers[n] = n in accepted
+        ended = [op for n, op in settles if n in accepted]
+        kept = [op for n, op in saves if n in accepted] + [op.save for op in ended if op.save]
+        yield from self.kept(kept)
+        yield from self.ended(ended)
+        if refused := len(saves) + len(settles) - len(accepted):
+            yield Query(sql.WORKER_FENCED, (self.client, refused))
+
+    def kept(self, saves: Sequence[Save]) -> Steps[None]:
+        """Outputs, items, rows and children of accepted saves."""
+        sql, now_ms = self.sql, self.now_ms
+        if outputs := [rows.saved(s.job, out, now_ms) for s in saves for out in s.outputs]:
+            yield Query(sql.SAVED_ADD, rows=outputs)
+        if items := [rows.item(s.job, item) for s in saves for item in s.items]:
+            yield Query(sql.ITEM_ADD, rows=items)
+        emitted = {
+            rows.emitted_key(s.job, r): rows.emitted(s.job, s.stage, r, now_ms) for s in saves for r in s.rows
+        }
+        if emitted:
+            yield Query(sql.EMITTED_ADD, rows=list(emitted.values()))
+        if documents := [d for s in saves for d in s.documents]:
+            yield from self.insert(documents)
+        for save in saves:
+            for job in save.jobs:
+                self.entries.append(entering.follow_up(save.job, job))
+            for statement, params in save.sql:
+                yield Query(statement, params)
+
+    def ended(self, settles: Sequence[Settle]) -> Steps[None]:
+        """History, the document's end, its hooks, and room under its limit."""
+        sql, now_ms = self.sql, self.now_ms
+        if not settles:
+            return
+        yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in settles])
+        if ends := [end for op in settles if (end := rows.document_end(op, now_ms))]:
+            yield Query(sql.DOCUMENT_END, rows=ends)
+        for op in settles:
+            if hook := rows.hook(op):
+                self.entries.append(entering.follow_up(op.job, hook))
+            if op.job.limit_key is not None:
+                self.keys.add(op.job.limit_key)
+
+    # --- new documents ---------------------------------------------------------------------------
+
+    def add(self, batch: Sequence[Operation], answers: list[Any]) -> Steps[None]:
+        adds = [(n, op) for n, op in enumerate(batch) if isinstance(op, Add)]
+        if not adds:
+            return
+        documents = [d for _, op in adds for d in op.documents]
+        added = yield from self.insert(documents)
+        others = [d for d in documents if d.id not in added]
+        same: dict[str, str] = {}
+        if asked := [(i, d.org, d.job.pipeline, d.dedupe) for i, d in enumerate(others) if d.dedupe]:
+            for i, known in (yield Query(self.sql.DOCUMENT_SAME, rows=asked)):
+                same[others[i].id] = known
+        for n, op in adds:
+            answers[n] = [
+                Added(d.id, "added") if d.id in added else Added(same.get(d.id, d.id), "exists")
+                for d in op.documents
+            ]
+
+    def insert(self, documents: Sequence[NewDocument]) -> Steps[set[str]]:
+        """Write documents that are not there yet, and their jobs; the ids that were written."""
+        ordered = sorted(documents, key=lambda d: (d.org, d.job.pipeline, d.dedupe or d.id))
+        written = yield Query(self.sql.DOCUMENT_ADD, rows=[rows.document(d, self.now_ms) for d in ordered])
+        added = {row[0] for row in written}
+        seen: set[str] = set()
+        for document in documents:
+            if document.id in added and document.id not in seen:
+                seen.add(document.id)
+                self.entries.append(entering.first(document))
+        return added
+
+    # --- operators' acts -------------------------------------------------------------------------
+
+    def requeue(self, op: Requeue) -> Steps[str]:
+        found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
+        if not found:
+            return "refused: no such document"
+        if found[0][0] == "open":
+            return "refused: the document is still in progress; cancel it first"
+        generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
+        key = job_key(op.document_id)
+        entry = entering.Entry(op.org, op.document_id, key, op.job, generation, op.fresh_from, again=True)
+        self.entries.append(entry)
+        yield self._act(op.by, "requeue", op.org, op.document_id, op.reason)
+        return "requeued"
+
+    def cancel(self, op: Cancel) -> Steps[str]:
+        found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
+        if not found:
+            return "refused: no such document"
+        if found[0][0] != "open":
+            return f"refused: the document is {found[0][0]}"
+        freed = yield Query(self.sql.JOB_CANCEL, (op.org, op.document_id, self.now_ms))
+        self.keys |= {row[0] for row in freed if row[0] is not None}
+        end = (op.org, op.document_id, "cancelled", self.now_ms, None, None, None)
+        yield Query(self.sql.DOCUMENT_END, rows=[end])
+        yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
+        return "cancelled"
+
+    def raise_(self, op: Raise) -> Steps[str]:
+        changed = yield Query(self.sql.JOB_RAISE, (op.org, job_key(op.document_id), entering.PRIORITY_MAX))
+        if not changed:
+            return "refused: the document is running, finished or unknown"
+        yield self._act(op.by, "raise", op.org, op.document_id, "")
+        return "raised"
+
+    def _act(self, who: str, verb: str, org: str, target: str, reason: str) -> Query:
+        return Query(self.sql.ACT_ADD, (self.now_ms, who, verb, org, target, reason))
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def beat(self, op: Beat) -> Steps[set[tuple[int, int]]]:
+        yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms))
+        if not op.held:
+            return set()
+        held = sorted(op.held)
+        yield Query(self.sql.BEAT, (self.now_ms,), held)
+        ours = yield Query(self.sql.BEAT_HELD, rows=held)
+        return set(held) - {(row[0], row[1]) for row in ours}
+
+    def claim(self, op: Claim) -> Steps[list[Claimed]]:
+        found = []
+        if op.suspects:
+            found += yield from self.sql.claim(op, self.now_ms, True, op.suspects)
+        if op.limit:
+            found += yield from self.sql.claim(op, self.now_ms, False, op.limit)
+        if (idle := not found) != op.idle:
+            yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
+        return [rows.claimed(row) for row in found]
+
+
+def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
+    """The answers of a flush that was applied although its COMMIT reply was lost, read back."""
+    answers: list[Any] = []
+    for op in batch:
+        match op:
+            case Claim():
+                found = yield Query(sql.CLAIMED_AGAIN, (op.worker, op.token))
+                answers.append([rows.claimed(row) for row in found])
+            case Save(job=job):
+                still = yield Query(sql.SAVED_AGAIN, (job.org, job.id, job.token))
+                answers.append(bool(still))
+            case Settle(job=job):
+                key = (job.org, job.document_id, job.key, job.generation, job.token)
+                answers.append(bool((yield Query(sql.SETTLED_AGAIN, key))))
+            case Add(documents=documents):
+                answers.append((yield from _added_again(sql, documents)))
+            case Requeue() | Cancel() | Raise():
+                answers.append({Requeue: "requeued", Cancel: "cancelled", Raise: "raised"}[type(op)])
+            case Beat():
+                answers.append(set())
+            case Promote():
+                answers.append(0)
+    return answers
+
+
+def _added_again(sql: Dialect, documents: Sequence[NewDocument]) -> Steps[list[Added]]:
+    answers = []
+    for document in documents:
+        if (yield Query(sql.DOCUMENT, (document.org, document.id))):
+            answers.append(Added(document.id, "added"))
+            continue
+        asked = [(0, document.org, document.job.pipeline, document.dedupe)]
+        same = yield Query(sql.DOCUMENT_SAME, rows=asked)
+        answers.append(Added(same[0][1] if same else document.id, "exists"))
+    return answers

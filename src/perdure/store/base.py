@@ -1,0 +1,182 @@
+"""The Store protocol: everything the engine asks of whatever remembers.
+
+Writes that belong to a job go through the flusher (group commit) and answer after COMMIT. Reads see committed state.
+`SqlStore` implements it once over a `Driver`; `sqlite.py` and `postgres.py` are the two drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from perdure.core.model import Job
+from perdure.store import records
+from perdure.store.operations import (
+    Added,
+    Beat,
+    Cancel,
+    Claim,
+    NewDocument,
+    Promote,
+    Raise,
+    Requeue,
+    Save,
+    Settle,
+)
+
+
+class DataRefused(Exception):
+    """The database refused a value of this batch (not its neighbours' fault); the flusher finds out whose."""
+
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement: run once with `params`, or for each row of `rows` (in one round trip where possible)."""
+
+    sql: str
+    params: Sequence[Any] = ()
+    rows: Sequence[Sequence[Any]] | None = None
+
+
+#: Statements as a conversation, free of input and output: yields queries, is sent their rows, returns its answer.
+#: The SQLite driver runs it in its writer thread, the PostgreSQL driver in the event loop.
+Steps = Generator[Query, list[Row], T]
+
+
+class Driver(Protocol):
+    """A database: runs Steps in a transaction, holds locks that die with the process, carries wake-ups."""
+
+    dialect: Any
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run the steps in one write transaction; StoreBusy / StoreUnavailable / DataRefused, or after COMMIT T."""
+
+    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run reading steps on their own connection."""
+
+    async def script(self, text: str) -> None:
+        """Run a migration script in one transaction."""
+
+    async def lock(self, name: str, number: int) -> bool:
+        """Try to take a lock that the operating system frees when this process dies."""
+
+    async def unlock(self, name: str, number: int) -> None: ...
+    async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
+        """Which of these locks somebody holds; those not in the set are free."""
+
+    async def up_for_s(self) -> float:
+        """How long the database has been up: right after a restart no lock means nothing."""
+
+    async def wake(self) -> None:
+        """Tell idle workers that there may be work."""
+
+    async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        """Call `heard` on each wake-up, until the returned function is awaited."""
+
+
+class Store(Protocol):
+    """About twenty verbs; every one is atomic, and everything that answered survives a crash."""
+
+    async def open(self) -> None:
+        """Connect and check the schema: SchemaOutdated, SchemaNewer, StoreUnavailable."""
+
+    async def close(self) -> None: ...
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; the names of the migrations that ran."""
+
+    # workers
+    async def register(self, kind: str, name: str, queues: Sequence[str]) -> int:
+        """A new worker id, its lock held by this process from before the first claim on."""
+
+    async def retire(self, worker: int) -> None:
+        """Forget a worker that stopped in good order."""
+
+    async def workers(self) -> list[records.WorkerRecord]: ...
+    async def missing(self, workers: Sequence[int]) -> set[int]:
+        """Which of these workers' locks are free (their process is gone)."""
+
+    async def hold_lock(self, worker: int) -> None:
+        """Make sure that this process still holds the worker's lock."""
+
+    async def forget_clients(self, older_than_ms: int) -> int:
+        """Remove the rows of doors and tools that are gone without saying so."""
+
+    async def peers(self) -> list[tuple[int, int]]:
+        """Every worker with the time of its last sign of life."""
+
+    @property
+    def needs_sign_of_life(self) -> bool:
+        """Whether a worker's lock can be lost while it lives (a connection may drop, a file lock may not)."""
+
+    async def lead(self) -> bool:
+        """Become, or stay, the one sweeping leader."""
+
+    async def up_for_s(self) -> float:
+        """How long the database has been up."""
+
+    def wake_soon(self) -> None:
+        """Tell idle workers that there may be work."""
+
+    async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        """Call `heard` on each wake-up, until the returned function is awaited."""
+
+    # the path of a document
+    async def add(self, documents: Sequence[NewDocument]) -> list[Added]: ...
+    async def claim(self, claim: Claim) -> list[records.Claimed]: ...
+    async def save(self, save: Save) -> bool: ...
+    async def settle(self, settle: Settle) -> bool: ...
+    async def beat(self, beat: Beat) -> set[tuple[int, int]]: ...
+    async def promote(self, promote: Promote) -> int: ...
+
+    # recovery
+    async def expired(self, limit: int) -> list[Job]:
+        """Running jobs whose lease is over."""
+
+    async def in_hand(self, worker: int) -> list[Job]:
+        """Running jobs of a worker."""
+
+    async def refill(self) -> None:
+        """Let in what waits for room under a limit."""
+
+    async def prune(self, age_ms: int, count: int, limit: int) -> int:
+        """Delete queue rows (and items) of finished jobs beyond age or count; dead ones stay."""
+
+    # operators
+    async def requeue(self, requeue: Requeue) -> str: ...
+    async def cancel(self, cancel: Cancel) -> str: ...
+    async def raise_(self, raise_: Raise) -> str: ...
+    async def pause(self, queue: str, paused: bool) -> None: ...
+    async def hold(self, dependency: str, reason: str) -> None:
+        """Take a dependency's lanes down: O(1), however many documents wait in them."""
+
+    async def release(self, dependency: str) -> None: ...
+    async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
+        """Bound how many jobs with this key run at once, and how many start per second."""
+
+    async def declare(self, queues: Sequence[str], lanes: Sequence[str]) -> None:
+        """Make queues and lanes known; known ones keep their state."""
+
+    # reading
+    async def status(self, org: str, document_id: str) -> records.Status | None: ...
+    async def documents(
+        self, org: str | None, state: str | None, after: str | None, limit: int
+    ) -> list[records.Status]: ...
+    async def document(self, org: str, document_id: str) -> records.DocumentRecord | None: ...
+    async def attempts(self, org: str, document_id: str) -> list[records.Attempt]: ...
+    async def saves(self, org: str, document_id: str, pipeline: str) -> list[records.SavedStage]: ...
+    async def items(
+        self, org: str, document_id: str, pipeline: str, stage: str, fingerprint: str, generation: int
+    ) -> list[records.SavedItem]: ...
+    async def rows(self, org: str, document_id: str, name: str) -> list[tuple[str, bytes]]: ...
+    async def blob_named(self, hash_: str) -> bool:
+        """Whether any row names this blob."""
+
+    async def lanes(self) -> list[records.LaneRecord]: ...
+    async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

@@ -1,0 +1,41 @@
+"""Blobs: bytes named by their SHA-256, written before the row that names them.
+
+What came in and what a stage made lives here when it is too large for a row. Three places, one protocol:
+a directory beside the SQLite file, a table in PostgreSQL, or a bucket that speaks S3.
+
+Reading order: base (the promises), directory, table, s3. Called by intake and the runner, and by retention, which
+collects what no row has named for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from perdure.errors import SettingInvalid
+from perdure.store.blobs.base import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.blobs.directory import DirectoryBlobs
+from perdure.store.blobs.s3 import S3Blobs
+from perdure.store.blobs.table import TableBlobs
+
+__all__ = ["BlobCorrupt", "BlobMissing", "Blobs", "DirectoryBlobs", "S3Blobs", "TableBlobs", "open_blobs"]
+
+
+def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
+    """The blob store at `url` (`s3://bucket/prefix`, `file:///directory` or a path); without one, `default()`.
+
+    Nothing is contacted yet: a wrong form is SettingInvalid here, an unreachable place fails at first use.
+    """
+    if not url:
+        return default()
+    parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return S3Blobs.from_url(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        return DirectoryBlobs(Path(unquote(parts.path)))
+    if "://" not in url:
+        return DirectoryBlobs(Path(url))
+    raise SettingInvalid(
+        f"blobs cannot be kept at {url!r}: use s3://bucket/prefix, file:///directory or a path"
+    )

@@ -1,0 +1,226 @@
+"""Blobs as files of a directory: `root/ab/ab12…`, beside the SQLite file by default.
+
+A blob appears under its name only complete and durable: temporary file, fsync, rename, fsync of the directory.
+Leftovers of a killed process stay in `root/tmp` and are never taken for blobs. The `*_sync` verbs serve child
+processes that have no event loop; the others run them in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from perdure.errors import StoreError, StoreUnavailable
+from perdure.store.blobs.base import CHUNK_BYTES, corrupt, hash_file, is_digest, missing, required
+
+_SHARDS = [f"{number:02x}" for number in range(256)]
+
+
+class DirectoryBlobs:
+    """Blobs in a local directory, shared by all processes of this host."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._temporary = root / "tmp"
+
+    async def put(self, data: bytes) -> str:
+        return await asyncio.to_thread(self.put_sync, data)
+
+    async def put_file(self, path: Path) -> tuple[str, int]:
+        return await asyncio.to_thread(self.put_file_sync, path)
+
+    async def get(self, digest: str) -> bytes:
+        return await asyncio.to_thread(self.get_sync, digest)
+
+    async def path(self, digest: str) -> Path | None:
+        return await asyncio.to_thread(self.path_sync, digest)
+
+    async def open_copy(self, digest: str, directory: Path) -> Path:
+        return await asyncio.to_thread(self.open_copy_sync, digest, directory)
+
+    async def exists(self, digest: str) -> bool:
+        return await self.path(digest) is not None
+
+    async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
+        for shard in _SHARDS:
+            for digest, age_ms in await asyncio.to_thread(_ages, self.root / shard, older_than_ms):
+                if is_digest(digest):
+                    yield digest, age_ms
+
+    async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
+        return await asyncio.to_thread(self._delete, digest, older_than_ms)
+
+    async def tidy(self, older_than_ms: int) -> int:
+        leftovers = await asyncio.to_thread(_ages, self._temporary, older_than_ms)
+        for name, _ in leftovers:
+            (self._temporary / name).unlink(missing_ok=True)
+        return len(leftovers)
+
+    def put_sync(self, data: bytes) -> str:
+        """`put` for code without an event loop."""
+        digest = hashlib.sha256(data).hexdigest()
+        with self._reported():
+            if not self._renew(digest):
+                with self._temporary_file() as file:
+                    file.write(data)
+                    self._adopt(file, digest)
+        return digest
+
+    def put_file_sync(self, path: Path) -> tuple[str, int]:
+        """`put_file` for code without an event loop."""
+        with path.open("rb") as source, self._reported(), self._temporary_file() as file:
+            digest, size = _copy(source, file)
+            if not self._renew(digest):
+                self._adopt(file, digest)
+        return digest, size
+
+    def get_sync(self, digest: str) -> bytes:
+        """`get` for code without an event loop."""
+        with self._reported():
+            try:
+                data = self._place(digest).read_bytes()
+            except FileNotFoundError:
+                raise missing(digest) from None
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            raise corrupt(digest, found)
+        return data
+
+    def path_sync(self, digest: str) -> Path | None:
+        """`path` for code without an event loop."""
+        place = self._place(digest) if is_digest(digest) else None
+        return place if place is not None and place.is_file() else None
+
+    def open_copy_sync(self, digest: str, directory: Path) -> Path:
+        """`open_copy` for code without an event loop."""
+        partial = directory / f".{required(digest)}.{uuid.uuid4().hex}"
+        try:
+            with self._place(digest).open("rb") as source, partial.open("xb") as file:
+                found, _ = _copy(source, file)
+            if found != digest:
+                raise corrupt(digest, found)
+            return partial.replace(directory / digest)
+        except FileNotFoundError:
+            if not directory.is_dir():
+                raise
+            raise missing(digest) from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _place(self, digest: str) -> Path:
+        return self.root / required(digest)[:2] / digest
+
+    def _renew(self, digest: str) -> bool:
+        """Make an undamaged blob young again; False when there is none, so that it is written (anew)."""
+        place = self._place(digest)
+        try:
+            if hash_file(place)[0] != digest:
+                return False
+            with self._lock(fcntl.LOCK_SH):
+                os.utime(place)
+        except FileNotFoundError:
+            return False
+        # Another process may have renamed it a moment ago and not have synced the directory yet.
+        self._sync_directories(place)
+        return True
+
+    def _adopt(self, file: BinaryIO, digest: str) -> None:
+        """Give the complete temporary file its name, durably."""
+        place = self._place(digest)
+        file.flush()
+        os.fsync(file.fileno())
+        place.parent.mkdir(exist_ok=True)
+        with self._lock(fcntl.LOCK_SH):
+            os.replace(file.name, place)
+        self._sync_directories(place)
+
+    def _sync_directories(self, place: Path) -> None:
+        for directory in (place.parent, self.root, self.root.parent):
+            descriptor = os.open(directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _delete(self, digest: str, older_than_ms: int) -> bool:
+        place = self._place(digest)
+        with self._reported():
+            try:
+                # Excludes every put between looking at the age and unlinking.
+                with self._lock(fcntl.LOCK_EX):
+                    if _age_ms(place.stat()) < older_than_ms:
+                        return False
+                    place.unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, kind)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _temporary_file(self) -> Iterator[BinaryIO]:
+        """A new file on the blobs' own file system; removed again unless it was renamed."""
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        name = self._temporary / uuid.uuid4().hex
+        try:
+            with open(name, "xb", opener=_create_read_only) as file:
+                yield file
+        finally:
+            name.unlink(missing_ok=True)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """A full, read-only or vanished disk is the store being away, not the document's fault."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
+                raise StoreUnavailable(f"blob directory {self.root}: {error.strerror}") from error
+            raise StoreError(f"blob directory {self.root}: {error}") from error
+
+
+def _create_read_only(name: str, flags: int) -> int:
+    # A stage that reads the blob's own file cannot change it by mistake.
+    return os.open(name, flags, 0o444)
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
+    """Copy a piece at a time; hash and size of what was copied."""
+    digest, size = hashlib.sha256(), 0
+    while piece := source.read(CHUNK_BYTES):
+        digest.update(piece)
+        target.write(piece)
+        size += len(piece)
+    return digest.hexdigest(), size
+
+
+def _age_ms(status: os.stat_result) -> int:
+    return max(0, (time.time_ns() - status.st_mtime_ns) // 1_000_000)
+
+
+def _ages(directory: Path, older_than_ms: int) -> list[tuple[str, int]]:
+    """Name and age of the files in a directory that are at least that old."""
+    found = []
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                age_ms = _age_ms(entry.stat(follow_symlinks=False))
+                if age_ms >= older_than_ms and entry.is_file(follow_symlinks=False):
+                    found.append((entry.name, age_ms))
+    return found

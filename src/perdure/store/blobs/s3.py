@@ -1,0 +1,225 @@
+"""Blobs in a bucket of S3, or of anything that speaks it, through `obstore` (the extra `s3`).
+
+Address: `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-central-1`. Credentials come from the usual
+`AWS_*` variables. A bucket has no transactions: a put always sends the object again, which renews its age and repairs
+it. Abandoned multipart uploads are the bucket's own to expire (a lifecycle rule).
+
+A client does not survive a fork: open it in the process that uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.store.blobs.base import changed, corrupt, hash_file, is_digest, missing, required
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+    from obstore.store import S3Config, S3Store
+
+#: Objects above this size are sent in parts of this size (S3 itself asks for at least 5 MiB).
+PART_BYTES = 8 * 1024 * 1024
+
+#: How many parts of one object are on their way at once; with PART_BYTES it bounds the memory of a put.
+PARTS_UNDERWAY = 4
+
+
+class S3Blobs:
+    """Blobs in a bucket, as `prefix/ab/ab12…`."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        retries_max: int = 3,
+        backoff_base_s: float = 1.0,
+    ) -> None:
+        self._prefix = f"{prefix.strip('/')}/".lstrip("/")
+        self._store = _client(bucket, endpoint, region, retries_max, backoff_base_s)
+        self._where = f"s3://{bucket}/{self._prefix}"
+
+    @classmethod
+    def from_url(cls, url: str) -> S3Blobs:
+        """The blobs at `s3://bucket/prefix?endpoint=…&region=…`; SettingInvalid for any other form."""
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = sorted(options.keys() - {"endpoint", "region"})
+        if parts.scheme != "s3" or not parts.netloc or unknown or "@" in parts.netloc:
+            raise SettingInvalid(
+                f"{url!r} is not the address of a bucket: use s3://bucket/prefix?endpoint=URL&region=NAME"
+                + (f" (unknown: {', '.join(unknown)})" if unknown else "")
+            )
+        return cls(parts.netloc, parts.path, endpoint=options.get("endpoint"), region=options.get("region"))
+
+    async def put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        with self._reported():
+            await self._store.put_async(
+                self._key(digest), data, chunk_size=PART_BYTES, max_concurrency=PARTS_UNDERWAY
+            )
+        return digest
+
+    async def put_file(self, path: Path) -> tuple[str, int]:
+        # The name must be known before the first byte is sent, so the file is read twice.
+        digest, size = await asyncio.to_thread(hash_file, path)
+        if size <= PART_BYTES:
+            data = await asyncio.to_thread(path.read_bytes)
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise changed(path)
+            await self.put(data)
+            return digest, size
+        with self._reported():
+            await self._store.put_async(
+                self._key(digest),
+                _read_again(path, digest),
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_UNDERWAY,
+            )
+        return digest, size
+
+    async def get(self, digest: str) -> bytes:
+        with self._reported(digest):
+            data = bytes(await (await self._open(digest)).bytes_async())
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            raise corrupt(digest, found)
+        return data
+
+    async def path(self, digest: str) -> Path | None:
+        return None
+
+    async def open_copy(self, digest: str, directory: Path) -> Path:
+        partial = directory / f".{required(digest)}.{uuid.uuid4().hex}"
+        hashed = hashlib.sha256()
+        try:
+            with partial.open("xb") as file, self._reported(digest):
+                async for piece in (await self._open(digest)).stream(min_chunk_size=PART_BYTES):
+                    hashed.update(piece)
+                    await asyncio.to_thread(file.write, piece)
+            if hashed.hexdigest() != digest:
+                raise corrupt(digest, hashed.hexdigest())
+            return partial.replace(directory / digest)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    async def exists(self, digest: str) -> bool:
+        return await self._age_ms(digest) is not None
+
+    async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
+        now = datetime.now(UTC)
+        with self._reported():
+            async for objects in self._store.list(self._prefix or None, chunk_size=1000):
+                for each in objects:
+                    digest = each["path"].rpartition("/")[2]
+                    age_ms = _milliseconds(now - each["last_modified"])
+                    if is_digest(digest) and each["path"] == self._key(digest) and age_ms >= older_than_ms:
+                        yield digest, age_ms
+
+    async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
+        # Not atomic: a put that lands between the two requests is lost, so collect only what is hours old.
+        age_ms = await self._age_ms(digest)
+        if age_ms is None or age_ms < older_than_ms:
+            return False
+        with self._reported(digest):
+            await self._store.delete_async(self._key(digest))
+        return True
+
+    async def tidy(self, older_than_ms: int) -> int:
+        return 0
+
+    async def _open(self, digest: str) -> GetResult:
+        return await self._store.get_async(self._key(digest))
+
+    async def _age_ms(self, digest: str) -> int | None:
+        if not is_digest(digest):
+            return None
+        with self._reported():
+            try:
+                head = await self._store.head_async(self._key(digest))
+            except FileNotFoundError:
+                return None
+        return _milliseconds(datetime.now(UTC) - head["last_modified"])
+
+    def _key(self, digest: str) -> str:
+        return f"{self._prefix}{required(digest)[:2]}/{digest}"
+
+    @contextmanager
+    def _reported(self, digest: str | None = None) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except FileNotFoundError as error:  # what obstore raises for a missing key, and for a missing bucket
+            if digest is not None:
+                raise missing(digest) from error
+            raise StoreUnavailable(f"{self._where}: {_first_line(error)}") from error
+        except (BaseError, OSError) as error:
+            raise StoreUnavailable(f"{self._where}: {_first_line(error)}") from error
+
+
+def _client(
+    bucket: str, endpoint: str | None, region: str | None, retries_max: int, backoff_base_s: float
+) -> S3Store:
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise SettingInvalid("blobs in S3 need an extra package: pip install 'perdure[s3]'") from error
+
+    place: S3Config = {}
+    if endpoint:
+        place["endpoint"] = endpoint
+    if region:
+        place["region"] = region
+    return S3Store(
+        bucket,
+        config=place,
+        client_options={
+            "allow_http": bool(endpoint and endpoint.startswith("http://")),
+            "connect_timeout": timedelta(seconds=10),
+            "read_timeout": timedelta(seconds=30),
+            "timeout": timedelta(minutes=10),
+        },
+        retry_config={
+            "max_retries": retries_max,
+            "retry_timeout": timedelta(minutes=2),
+            "backoff": {
+                "init_backoff": timedelta(seconds=backoff_base_s),
+                "max_backoff": timedelta(seconds=10),
+                "base": 2,
+            },
+        },
+    )
+
+
+async def _read_again(path: Path, digest: str) -> AsyncIterator[bytes]:
+    """The file in parts; fails, and with it the upload, when it is no longer what was hashed."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        piece = await asyncio.to_thread(file.read, PART_BYTES)
+        while piece:
+            following = await asyncio.to_thread(file.read, PART_BYTES)
+            hashed.update(piece)
+            if not following and hashed.hexdigest() != digest:
+                raise changed(path)
+            yield piece
+            piece = following
+
+
+def _milliseconds(age: timedelta) -> int:
+    return max(0, int(age.total_seconds() * 1000))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

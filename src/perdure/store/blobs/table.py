@@ -1,0 +1,192 @@
+"""Blobs as rows of PostgreSQL, in pieces of 1 MiB: a fleet on many hosts needs nothing but its database.
+
+`blob_head` (one row per blob, written in the transaction of its parts) decides whether a blob exists; every verb
+takes its row first, so puts and deletes of one blob queue up behind each other and never deadlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perdure.errors import StoreBusy, StoreError, StoreUnavailable
+from perdure.store.blobs.base import CHUNK_BYTES, changed, corrupt, hash_file, is_digest, missing, required
+
+if TYPE_CHECKING:
+    import asyncpg
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection: TypeAlias = asyncpg.Connection[Any] | PoolConnectionProxy[Any]
+
+#: Gives a connection for the length of an `async with`; an asyncpg pool's `acquire` is one.
+Connect: TypeAlias = "Callable[[], AbstractAsyncContextManager[Connection]]"
+
+#: Parts sent or fetched in one round trip.
+_BATCH_PARTS = 8
+
+_NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+_HEAD_PUT = f"""
+INSERT INTO blob_head (hash, size, touched_ms) VALUES ($1, $2, {_NOW_MS})
+ON CONFLICT (hash) DO UPDATE SET size = excluded.size, touched_ms = excluded.touched_ms"""
+
+# A part that is already there and right is compared, not written again.
+_PARTS_PUT = """
+INSERT INTO blob_part (hash, part, data)
+SELECT $1, $2::int + (p.n - 1)::int, p.data FROM unnest($3::bytea[]) WITH ORDINALITY AS p (data, n)
+ON CONFLICT (hash, part) DO UPDATE SET data = excluded.data WHERE blob_part.data <> excluded.data"""
+
+_PARTS_GET = "SELECT data FROM blob_part WHERE hash = $1 AND part >= $2 AND part < $3 ORDER BY part"
+
+_AGES = f"""
+SELECT hash, {_NOW_MS} - touched_ms FROM blob_head
+WHERE hash > $1 AND touched_ms <= {_NOW_MS} - $2::bigint ORDER BY hash LIMIT 1000"""
+
+_HEAD_DELETE = (
+    f"DELETE FROM blob_head WHERE hash = $1 AND touched_ms <= {_NOW_MS} - $2::bigint RETURNING true"
+)
+
+
+class TableBlobs:
+    """Blobs in the tables `blob_head` and `blob_part` of a PostgreSQL database."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+
+    async def put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        view = memoryview(data)
+        async with self._transaction() as connection:
+            await connection.execute(_HEAD_PUT, digest, len(data))
+            step = CHUNK_BYTES * _BATCH_PARTS
+            for start in range(0, len(data), step):
+                await _put_parts(connection, digest, start // CHUNK_BYTES, view[start : start + step])
+        return digest
+
+    async def put_file(self, path: Path) -> tuple[str, int]:
+        # The name must be known before the first row, so the file is read twice and must be the same both times.
+        digest, size = await asyncio.to_thread(hash_file, path)
+        stored, part = hashlib.sha256(), 0
+        with path.open("rb") as file:
+            async with self._transaction() as connection:
+                await connection.execute(_HEAD_PUT, digest, size)
+                while piece := await asyncio.to_thread(file.read, CHUNK_BYTES * _BATCH_PARTS):
+                    stored.update(piece)
+                    await _put_parts(connection, digest, part, memoryview(piece))
+                    part += _BATCH_PARTS
+                if stored.hexdigest() != digest:
+                    raise changed(path)
+        return digest, size
+
+    async def get(self, digest: str) -> bytes:
+        data = b"".join([piece async for piece in self._pieces(digest)])
+        await self._verify(digest, hashlib.sha256(data).hexdigest())
+        return data
+
+    async def path(self, digest: str) -> Path | None:
+        return None
+
+    async def open_copy(self, digest: str, directory: Path) -> Path:
+        partial = directory / f".{required(digest)}.{uuid.uuid4().hex}"
+        found = hashlib.sha256()
+        try:
+            with partial.open("xb") as file:
+                async for piece in self._pieces(digest):
+                    found.update(piece)
+                    await asyncio.to_thread(file.write, piece)
+            await self._verify(digest, found.hexdigest())
+            return partial.replace(directory / digest)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    async def exists(self, digest: str) -> bool:
+        return is_digest(digest) and await self._size(digest) is not None
+
+    async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
+        after = ""
+        while True:
+            with _reported():
+                async with self._connect() as connection:
+                    rows = await connection.fetch(_AGES, after, older_than_ms)
+            for digest, age_ms in rows:
+                yield digest, max(0, age_ms)
+            if not rows:
+                return
+            after = rows[-1][0]
+
+    async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
+        async with self._transaction() as connection:
+            deleted = await connection.fetchval(_HEAD_DELETE, digest, older_than_ms)
+            if deleted:
+                await connection.execute("DELETE FROM blob_part WHERE hash = $1", digest)
+        return bool(deleted)
+
+    async def tidy(self, older_than_ms: int) -> int:
+        return 0  # an interrupted put is a rolled-back transaction
+
+    async def _size(self, digest: str) -> int | None:
+        with _reported():
+            async with self._connect() as connection:
+                size: int | None = await connection.fetchval(
+                    "SELECT size FROM blob_head WHERE hash = $1", digest
+                )
+        return size
+
+    async def _pieces(self, digest: str) -> AsyncIterator[bytes]:
+        """The stored parts in order, no more than a batch of them in memory, no connection held between them."""
+        size = await self._size(required(digest))
+        if size is None:
+            raise missing(digest)
+        parts = -(-size // CHUNK_BYTES)
+        for first in range(0, parts, _BATCH_PARTS):
+            with _reported():
+                async with self._connect() as connection:
+                    rows = await connection.fetch(_PARTS_GET, digest, first, min(parts, first + _BATCH_PARTS))
+            for (data,) in rows:
+                yield data
+
+    async def _verify(self, digest: str, found: str) -> None:
+        if found == digest:
+            return
+        if not await self.exists(digest):  # deleted while it was being read
+            raise missing(digest)
+        raise corrupt(digest, found)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Connection]:
+        with _reported():
+            async with self._connect() as connection, connection.transaction():
+                yield connection
+
+
+async def _put_parts(connection: Connection, digest: str, first: int, piece: memoryview) -> None:
+    parts = [bytes(piece[start : start + CHUNK_BYTES]) for start in range(0, len(piece), CHUNK_BYTES)]
+    await connection.execute(_PARTS_PUT, digest, first, parts)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """The driver's errors as ours: try again, not reachable, or refused."""
+    import asyncpg
+
+    busy = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
+    away = (
+        OSError,
+        asyncpg.InterfaceError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.OperatorInterventionError,
+        asyncpg.InsufficientResourcesError,
+    )
+    try:
+        yield
+    except busy as error:
+        raise StoreBusy(f"blobs in the database: {error}") from error
+    except away as error:
+        raise StoreUnavailable(f"blobs in the database: {error}") from error
+    except asyncpg.PostgresError as error:
+        raise StoreError(f"blobs in the database: {error}") from error

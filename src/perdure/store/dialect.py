@@ -1,0 +1,309 @@
+"""The statements, written per database where speed or locking asks for it and shared otherwise.
+
+Parameters are `$1, $2 …` in both (SQLite gets `?1`): first the scalars, then the columns of each row. A statement for
+many rows runs once over arrays (`unnest`) on PostgreSQL and once per row on SQLite, with the same parameters.
+Answers of many-row statements name the row they belong to by its ordinal, never by id.
+"""
+
+from __future__ import annotations
+
+from perdure.store.base import Row, Steps
+from perdure.store.operations import Claim
+
+JOB_COLUMNS = (
+    "j.id, j.org, j.key, j.document_id, j.pipeline, j.queue, j.lane, j.stage, j.token, j.generation, "
+    "j.attempts, "
+    "j.claims, j.postpones, j.releases, j.crashes, j.postponed_ms, j.suspect, j.attempts_max, j.policy, "
+    "j.claimed_ms, "
+    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds"
+)
+DOCUMENT_COLUMNS = (
+    "d.id, d.org, d.collection, d.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, "
+    "d.inline, d.blob, "
+    "d.meta, d.parent_id, d.created_ms"
+)
+STATUS_COLUMNS = (
+    "d.id, d.org, d.collection, d.pipeline, d.name, "
+    "CASE WHEN d.state <> 'open' THEN d.state WHEN j.state = 'queued' AND l.down_ms IS NOT NULL THEN 'held' "
+    "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END AS live, "
+    "j.stage, d.generation, j.attempts, j.attempts_max, j.claims, j.suspect, d.degraded, "
+    "CASE WHEN j.state = 'waiting' THEN j.run_at_ms END, j.beat_ms, d.created_ms, d.finished_ms, "
+    "d.error_code, d.error_message, CASE WHEN l.down_ms IS NOT NULL THEN l.name END"
+)
+STATUS_FROM = (
+    "document d LEFT JOIN job j ON j.org = d.org AND j.key = 'doc-' || d.id LEFT JOIN lane l ON l.name = "
+    "j.lane"
+)
+NEW_DOCUMENT = {
+    "org": "text", "id": "text", "collection": "text", "pipeline": "text", "kind": "text", "name": "text",
+    "media_type": "text", "content_hash": "text", "size": "bigint", "inline": "bytea", "blob": "text",
+    "meta": "bytea", "dedupe": "text", "parent_id": "text", "created_ms": "bigint",
+}  # fmt: skip
+NEW_JOB = {
+    "org": "text", "key": "text", "document_id": "text", "pipeline": "text", "queue": "text", "lane": "text",
+    "stage": "text", "state": "text", "priority": "int", "vt": "double precision", "run_at_ms": "bigint",
+    "lease_ms": "int", "generation": "int", "attempts_max": "int", "policy": "text", "fresh_from": "text",
+    "limit_key": "text", "input": "bytea", "created_ms": "bigint",
+}  # fmt: skip
+NEW_ATTEMPT = {
+    "org": "text", "document_id": "text", "job_key": "text", "generation": "int", "claim": "int", "attempt": "int",
+    "charged": "boolean", "token": "bigint", "stage": "text", "worker": "int", "started_ms": "bigint",
+    "ended_ms": "bigint", "outcome": "text", "error_type": "text", "error_code": "text", "status_code": "int",
+    "message": "text", "fingerprint": "text", "delay_ms": "bigint", "why": "text",
+}  # fmt: skip
+NEW_SAVED = {
+    "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "version": "int",
+    "model": "text", "input_hash": "text", "output_hash": "text", "size": "bigint", "inline": "bytea", "blob": "text",
+    "token": "bigint", "saved_ms": "bigint", "duration_ms": "bigint",
+}  # fmt: skip
+NEW_ITEM = {
+    "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "key": "text",
+    "fingerprint": "text", "size": "bigint", "inline": "bytea", "blob": "text", "token": "bigint",
+}  # fmt: skip
+NEW_EMITTED = {
+    "org": "text", "document_id": "text", "name": "text", "key": "text", "data": "bytea", "pipeline": "text",
+    "stage": "text", "generation": "int", "written_ms": "bigint",
+}  # fmt: skip
+#: what a saved job becomes
+FENCE_SAVE = {
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "lane": "text",
+    "lease_ms": "int", "suspect": "boolean",
+}  # fmt: skip
+#: what a settled job becomes
+FENCE_SETTLE = {
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean", "state": "text",
+    "stage": "text", "lane": "text", "delay_ms": "bigint", "attempts": "int", "postpones": "int",
+    "postponed_ms": "bigint", "releases": "int", "crashes": "int", "holds": "int", "suspect": "boolean",
+    "terminal": "boolean",
+}  # fmt: skip
+
+
+def excluded(columns: dict[str, str], *keys: str) -> str:
+    """`a = excluded.a, …` for every column that is not part of the key."""
+    return ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
+
+
+_SAVED_KEY = ("org", "document_id", "pipeline", "stage", "generation")
+UPSERT_SAVED = f"ON CONFLICT ({', '.join(_SAVED_KEY)}) DO UPDATE SET {excluded(NEW_SAVED, *_SAVED_KEY)}"
+UPSERT_ITEM = (
+    f"ON CONFLICT ({', '.join(_SAVED_KEY)}, key) DO UPDATE SET {excluded(NEW_ITEM, *_SAVED_KEY, 'key')}"
+)
+UPSERT_EMITTED = "ON CONFLICT (org, document_id, name, key) DO UPDATE SET " + excluded(
+    NEW_EMITTED, "org", "document_id", "name", "key"
+)
+REQUEUE_JOB = (
+    "ON CONFLICT (org, key) DO UPDATE SET "
+    + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
+    + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
+    "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL"
+)
+SETTLE_SET = (
+    "state = {r}state, stage = {r}stage, lane = {r}lane, token = NULL, worker = NULL, lease_until_ms = NULL, "
+    "run_at_ms = CAST($1 AS bigint) + {r}delay_ms, attempts = {r}attempts, postpones = {r}postpones, "
+    "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
+    "suspect = {r}suspect, "
+    "finished_ms = CASE WHEN {r}terminal THEN $1 END"
+)
+SAVE_SET = (
+    "stage = {r}stage, lane = {r}lane, lease_ms = {r}lease_ms, lease_until_ms = CAST($1 AS bigint) + "
+    "{r}lease_ms, "
+    "beat_ms = $1, progress_ms = $1, suspect = {r}suspect"
+)
+
+
+class Dialect:
+    """Statements that both databases take as they are."""
+
+    GUARD = (
+        "UPDATE worker SET flush = $2 WHERE id = $1 AND flush = $2 - 1 "
+        "RETURNING coalesce(CAST($3 AS bigint), perdure_now())"
+    )
+    WORKER_FENCED = "UPDATE worker SET fenced = fenced + $2 WHERE id = $1"
+    FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
+    NOW = "SELECT coalesce(CAST($1 AS bigint), perdure_now())"
+    WORKER_ADD = (
+        "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
+        "FROM (SELECT coalesce(CAST($4 AS bigint), perdure_now()) AS now_ms) AS t RETURNING id"
+    )
+    WORKER_DROP = "DELETE FROM worker WHERE id = $1 RETURNING fenced"
+    WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1"
+    WORKER_IDLE = "UPDATE worker SET idle = $2 WHERE id = $1 AND idle <> $2"
+    WORKERS = (
+        "SELECT w.id, w.kind, w.name, w.queues, w.started_ms, w.beat_ms, "
+        "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced FROM worker "
+        "w ORDER BY w.id"
+    )
+    CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND started_ms < $1 ORDER BY id"
+    PEERS = "SELECT id, beat_ms FROM worker WHERE kind = 'worker' ORDER BY id"
+    TALLY_ADD = (
+        "INSERT INTO tally (name, value) VALUES ($1, $2) "
+        "ON CONFLICT (name) DO UPDATE SET value = tally.value + excluded.value"
+    )
+    FENCED = (
+        "SELECT coalesce((SELECT sum(fenced) FROM worker), 0) + "
+        "coalesce((SELECT value FROM tally WHERE name = 'fenced'), 0)"
+    )
+    QUEUE_ADD = "INSERT INTO queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING"
+    QUEUE_PAUSE = (
+        "INSERT INTO queue (name, paused) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET paused = "
+        "excluded.paused"
+    )
+    QUEUES = "SELECT name, paused FROM queue ORDER BY name"
+    LANES_DOWN = "SELECT name FROM lane WHERE down_ms IS NOT NULL"
+    LANE_ADD = "INSERT INTO lane (name, down_ms, reason) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING"
+    LANE_SET = "UPDATE lane SET down_ms = $2, reason = $3 WHERE name = $1"
+    LANES = "SELECT name, down_ms, reason FROM lane ORDER BY name"
+    DEPENDENCY_SET = (
+        "INSERT INTO dependency (name, down_ms, reason) VALUES ($1, $2, $3) ON CONFLICT (name) "
+        "DO UPDATE SET down_ms = excluded.down_ms, reason = excluded.reason"
+    )
+    DEPENDENCIES_DOWN = "SELECT name, down_ms, reason FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
+    ORG_WEIGH = (
+        "INSERT INTO org (name, weight) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET weight = "
+        "excluded.weight"
+    )
+    SLOT_SET = (
+        "INSERT INTO slot (key, concurrency, rate_per_s, credit_ms) VALUES ($1, $2, $3, $4) ON CONFLICT "
+        "(key) "
+        "DO UPDATE SET concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s"
+    )
+    SLOT_CREDIT = "UPDATE slot SET credit = $2, credit_ms = $3 WHERE key = $1"
+    #: What is held or paused uses no room; it is parked again when its lane or queue opens.
+    SLOT_USED = (
+        "SELECT count(*) FROM job j JOIN lane l ON l.name = j.lane JOIN queue q ON q.name = j.queue "
+        "WHERE j.limit_key = $1 AND j.finished_ms IS NULL AND (j.state = 'running' OR (j.state = 'queued' "
+        "AND l.down_ms IS NULL AND NOT q.paused))"
+    )
+    PARK_LANE = (
+        "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
+        "'queued' AND lane = $1"
+    )
+    PARK_QUEUE = (
+        "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
+        "'queued' AND queue = $1"
+    )
+    PARKED_KEYS = (
+        "SELECT DISTINCT limit_key FROM job WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state "
+        "= 'parked'"
+    )
+    ACT_ADD = "INSERT INTO act (at_ms, who, verb, org, target, reason) VALUES ($1, $2, $3, $4, $5, $6)"
+    ACTS = "SELECT at_ms, who, verb, org, target, reason FROM act ORDER BY id DESC LIMIT $1"
+
+    IN_HAND = f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.worker = $1 ORDER BY j.id"
+    EXPIRED = (
+        f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.lease_until_ms < "
+        "(SELECT coalesce(CAST($1 AS bigint), perdure_now())) ORDER BY j.id LIMIT $2"
+    )
+    CLAIMED_AGAIN = (
+        f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j JOIN document d ON d.org = j.org AND d.id = "
+        f"j.document_id "
+        "WHERE j.state = 'running' AND j.worker = $1 AND j.token = $2"
+    )
+    SETTLED_AGAIN = (
+        "SELECT 1 FROM attempt WHERE org = $1 AND document_id = $2 AND job_key = $3 AND generation = $4 "
+        "AND token = $5"
+    )
+    SAVED_AGAIN = "SELECT 1 FROM job WHERE org = $1 AND id = $2 AND token = $3 AND state = 'running'"
+
+    DOCUMENT_END = (
+        "UPDATE document SET state = $3, finished_ms = $4, error_code = $5, error_message = $6, "
+        "error_meta = $7 "
+        "WHERE org = $1 AND id = $2"
+    )
+    DOCUMENT_OPEN = (
+        "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
+        "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 AND state <> 'open' "
+        "RETURNING generation"
+    )
+    JOB_CANCEL = (
+        "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
+        "finished_ms = $3 "
+        "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL RETURNING limit_key"
+    )
+    JOB_RAISE = (
+        "UPDATE job SET vt = 0, run_at_ms = 0, priority = $3 WHERE org = $1 AND key = $2 AND finished_ms "
+        "IS NULL "
+        "AND state <> 'running' RETURNING state"
+    )
+    STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
+    FIND = "SELECT d.org FROM document d WHERE d.id = $1 LIMIT 1"
+    DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"
+    DOCUMENTS = (
+        f"SELECT * FROM (SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE (CAST($1 AS text) IS NULL OR "
+        f"d.org = $1) "
+        "AND (CAST($3 AS text) IS NULL OR d.id < $3)) AS s WHERE (CAST($2 AS text) IS NULL OR s.live = $2) "
+        "AND (CAST($4 AS text) IS NULL OR s.stage = $4) ORDER BY s.id DESC LIMIT $5"
+    )
+    ATTEMPTS = (
+        "SELECT document_id, job_key, generation, claim, attempt, charged, stage, worker, started_ms, "
+        "ended_ms, outcome, "
+        "error_type, error_code, status_code, message, fingerprint, delay_ms, why FROM attempt "
+        "WHERE org = $1 AND document_id = $2 ORDER BY generation, started_ms, claim"
+    )
+    SAVES = (
+        "SELECT stage, generation, version, input_hash, output_hash, inline, blob, model, saved_ms, "
+        "duration_ms "
+        "FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
+    )
+    ITEMS = (
+        "SELECT key, generation, inline, blob FROM item WHERE org = $1 AND document_id = $2 AND pipeline "
+        "= $3 "
+        "AND stage = $4 AND fingerprint = $5 AND generation >= $6 ORDER BY generation"
+    )
+    ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
+    COUNT_DOCUMENTS = "SELECT state, count(*) FROM document GROUP BY state"
+    COUNT_JOBS = (
+        "SELECT j.queue, CASE WHEN j.state = 'queued' AND l.down_ms IS NOT NULL THEN 'held' "
+        "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' ELSE j.state END, "
+        "count(*) "
+        "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
+        "WHERE j.finished_ms IS NULL GROUP BY 1, 2"
+    )
+    NEXT_DUE = (
+        "SELECT j.queue, min(j.run_at_ms) FROM job j JOIN queue q ON q.name = j.queue "
+        "WHERE j.state = 'waiting' AND NOT q.paused GROUP BY j.queue"
+    )
+    PRUNE_CUT = (
+        "SELECT finished_ms FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
+        "ORDER BY finished_ms DESC LIMIT 1 OFFSET $2"
+    )
+    PRUNE_FIND = (
+        "SELECT org, id, document_id, pipeline FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
+        "AND finished_ms <= $2 ORDER BY finished_ms LIMIT $3"
+    )
+    PRUNE_JOB = "DELETE FROM job WHERE org = $1 AND id = $2 AND state IN ('done', 'cancelled')"
+    PRUNE_ITEM = "DELETE FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3"
+    BLOB_NAMED = (
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM document WHERE blob = $1) OR EXISTS (SELECT 1 FROM saved "
+        "WHERE blob = $1) "
+        "OR EXISTS (SELECT 1 FROM item WHERE blob = $1)"
+    )
+    MIGRATIONS = "SELECT name FROM migration ORDER BY name"
+    MIGRATION_ADD = "INSERT INTO migration (name, applied_ms) VALUES ($1, $2)"
+
+    # written per database
+    DOCUMENT_ADD: str
+    DOCUMENT_SAME: str
+    DOCUMENT_LOCK: str
+    JOB_ADD: str
+    JOB_REQUEUE: str
+    ATTEMPT_ADD: str
+    SAVED_ADD: str
+    ITEM_ADD: str
+    EMITTED_ADD: str
+    TURNS: str
+    TURN_SET: str
+    VT_NOW: str
+    FENCE_SAVE: str
+    FENCE_SETTLE: str
+    BEAT: str
+    BEAT_HELD: str
+    DUE: str
+    PROMOTE: str
+    SLOTS: str
+    PARKED: str
+    UNPARK: str
+
+    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
+        """Take ready jobs under the claim's token; rows of JOB_COLUMNS and DOCUMENT_COLUMNS."""
+        raise NotImplementedError

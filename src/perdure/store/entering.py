@@ -1,0 +1,156 @@
+"""How jobs enter the ready queue: fairness time, due time, limits. Steps used by `apply`.
+
+Fairness: each organisation has a virtual time per queue and rank; a job's turn is the later of its organisation's next
+turn and the queue's present. Limits: a job with a limit key enters `parked`, and `fill` lets in as many as there is
+room for; whoever enters or leaves fills in the same transaction, under the lock of the limit's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perdure.core.model import Job, State, job_key
+from perdure.store.base import Query, Row, Steps
+from perdure.store.dialect import Dialect
+from perdure.store.operations import NewDocument, NewJob
+
+PRIORITY_MAX = 100
+RANK_MAX = 10
+#: Retries have a stream of their own: neither behind their organisation's whole backlog nor before everybody else.
+RANK_RETRY = 1_000
+FILL_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job on its way in."""
+
+    org: str
+    document_id: str
+    key: str
+    job: NewJob
+    generation: int = 1
+    fresh_from: str | None = None
+    again: bool = False  # a requeue: the row may exist
+
+
+def first(document: NewDocument) -> Entry:
+    """The main job of a new document."""
+    return Entry(document.org, document.id, job_key(document.id), document.job)
+
+
+def follow_up(parent: Job, job: NewJob) -> Entry:
+    """A job spawned by another of the same document; once per generation."""
+    name = job.name or job.pipeline
+    if parent.generation > 1:
+        name = f"{name}-g{parent.generation}"
+    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job)
+
+
+def enter(
+    sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str], known: set[tuple[str, str]]
+) -> Steps[None]:
+    """Write the jobs: waiting if not due, parked if limited, ready otherwise."""
+    if not entries:
+        return
+    due_ms = [_due_ms(e.job, now_ms) for e in entries]
+    # a claim joins queue and lane, so a job in an undeclared one would never be seen
+    for queue, lane in sorted({(e.job.queue, e.job.lane) for e in entries} - known):
+        yield Query(sql.QUEUE_ADD, (queue,))
+        yield Query(sql.LANE_ADD, (lane, None, None))
+    now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
+    wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]
+    turns: dict[int, float] = dict(zip(now_due, (yield from assign(sql, wanted)), strict=True))
+    new: list[Row] = []
+    again: list[Row] = []
+    for n, e in enumerate(entries):
+        state = State.WAITING if n not in turns else State.PARKED if e.job.limit_key else State.QUEUED
+        if state is State.PARKED and e.job.limit_key:
+            keys.add(e.job.limit_key)
+        row = (
+            e.org, e.key, e.document_id, e.job.pipeline, e.job.queue, e.job.lane, e.job.stage, str(state),
+            e.job.priority, turns.get(n, 0.0), due_ms[n], e.job.lease_ms, e.generation, e.job.policy.attempts,
+            e.job.policy.to_text(), e.fresh_from, e.job.limit_key, e.job.input, now_ms,
+        )  # fmt: skip
+        (again if e.again else new).append(row)
+    if new:
+        yield Query(sql.JOB_ADD, rows=new)
+    if again:
+        yield Query(sql.JOB_REQUEUE, rows=again)
+
+
+def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str]) -> Steps[int]:
+    """Move due waiting jobs on to their queue."""
+    due = yield Query(sql.DUE, (now_ms, limit))
+    if not due:
+        return 0
+    wanted = [
+        (queue, org, RANK_RETRY if claims else rank_of(priority))
+        for _, org, queue, _, claims, priority in due
+    ]
+    turns = yield from assign(sql, wanted)
+    moved = []
+    for (id_, org, _, limit_key, _, _), vt in zip(due, turns, strict=True):
+        if limit_key is not None:
+            keys.add(limit_key)
+        moved.append((org, id_, str(State.PARKED if limit_key is not None else State.QUEUED), vt))
+    yield Query(sql.PROMOTE, rows=moved)
+    return len(moved)
+
+
+def assign(sql: Dialect, wanted: Sequence[tuple[str, str, int]]) -> Steps[list[float]]:
+    """The virtual times of these (queue, organisation, rank) turns, in order."""
+    if not wanted:
+        return []
+    pairs = sorted({(queue, org) for queue, org, _ in wanted})
+    tails: dict[tuple[str, str], dict[int, float]] = {pair: {} for pair in pairs}
+    weights: dict[str, float] = {}
+    for queue, org, rank, vt, weight in (yield Query(sql.TURNS, rows=pairs)):
+        weights[org] = weight
+        if rank is not None:
+            tails[queue, org][rank] = vt
+    present: dict[str, float] = {}
+    for queue, ready, latest in (yield Query(sql.VT_NOW, rows=sorted({(q,) for q, _, _ in wanted}))):
+        present[queue] = next((vt for vt in (ready, latest) if vt is not None), 0.0)
+    turns = []
+    for queue, org, rank in wanted:
+        tail = tails[queue, org]
+        ahead = (vt for r, vt in tail.items() if r == rank or rank <= r < RANK_RETRY)
+        tail[rank] = max(max(ahead, default=0.0) + 1 / weights[org], present[queue])
+        turns.append(tail[rank])
+    changed = sorted({(queue, org, rank) for queue, org, rank in wanted})
+    yield Query(sql.TURN_SET, rows=[(q, o, r, tails[q, o][r]) for q, o, r in changed])
+    return turns
+
+
+def fill(sql: Dialect, keys: Iterable[str], now_ms: int) -> Steps[None]:
+    """Let parked jobs in as far as their limits have room; a key without a limit lets everything in."""
+    wanted = sorted(keys)
+    if not wanted:
+        return
+    limits = {row[0]: row[1:] for row in (yield Query(sql.SLOTS, rows=[(key,) for key in wanted]))}
+    for key in wanted:
+        room, credit = FILL_MAX, 0.0
+        if key in limits:
+            concurrency, rate, credit, credit_ms = limits[key]
+            if concurrency is not None:
+                room = concurrency - (yield Query(sql.SLOT_USED, (key,)))[0][0]
+            if rate is not None:
+                earned = (now_ms - credit_ms) * rate / 1000 if credit_ms else 0.0
+                credit = min(max(1.0, rate), credit + max(0.0, earned))
+                room = min(room, int(credit))
+        parked = (yield Query(sql.PARKED, (key, room))) if room > 0 else []
+        if parked:
+            yield Query(sql.UNPARK, rows=parked)
+        if key in limits and limits[key][1] is not None:
+            yield Query(sql.SLOT_CREDIT, (key, credit - len(parked), now_ms))
+
+
+def rank_of(priority: int) -> int:
+    """Priorities rank within an organisation; few ranks, so that they cannot multiply its share without bound."""
+    return max(-RANK_MAX, min(RANK_MAX, priority))
+
+
+def _due_ms(job: NewJob, now_ms: int) -> int:
+    return job.run_at_ms if job.run_at_ms is not None else now_ms + job.delay_ms

@@ -1,0 +1,209 @@
+"""Group commit: every operation waits on a queue with a future, and one transaction applies all that is pending.
+
+What arrives during a commit rides the next one: no timer, no added delay when there is little to do, one fsync for
+hundreds of jobs when there is much. Futures resolve after COMMIT. A job has at most one operation per flush; a value
+the database refuses fails only its own operation; a lost COMMIT reply is resolved by the flush number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Unstorable
+from perdure.store.apply import Flush, resolve
+from perdure.store.base import DataRefused, Driver, Query, Steps
+from perdure.store.operations import Add, Cancel, Claim, Operation, Raise, Requeue, Save, Settle
+
+BATCH_MAX = 1_000
+RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Forgotten(Exception):
+    """This client's row is gone: nothing was written, and a new registration is needed."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """An operation and who waits for it."""
+
+    op: Operation
+    future: asyncio.Future[Any]
+    since_s: float
+
+
+def subject(op: Operation) -> str | None:
+    """What an operation changes: at most one per subject and flush, in the order they came."""
+    match op:
+        case Save(job=job) | Settle(job=job):
+            return job.document_id
+        case Cancel() | Requeue() | Raise():
+            return op.document_id
+        case _:
+            return None
+
+
+class Flusher:
+    """Owns the writing connection; `submit` returns after COMMIT."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        register: Callable[[], Any],
+        now_ms: Callable[[], int | None],
+        patience_s: float = 60.0,
+    ) -> None:
+        self._driver = driver
+        self._register = register
+        self._now_ms = now_ms
+        self._patience_s = patience_s
+        self._pending: deque[Pending] = deque()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._known: set[tuple[str, str]] = set()
+        self.client = 0
+        self.number = 0
+        self.flushes = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="perdure-flusher")
+
+    async def close(self) -> None:
+        """Write what is pending, then stop."""
+        self._closing = True
+        self._arrived.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def submit(self, op: Operation) -> Any:
+        """Queue the operation; its answer, once it is durable."""
+        if self._closing or self._task is None:
+            raise StoreError("the store is closed; open it first", code="store_closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._pending.append(Pending(op, future, loop.time()))
+        self._arrived.set()
+        return await future
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if not self._pending:
+                if self._closing:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+                # one turn of the loop, so that what was made ready by the last commit rides together
+                await asyncio.sleep(0)
+                continue
+            batch = self._take()
+            try:
+                await self._write(batch)
+            except BaseException as error:
+                for pending in batch:
+                    _fail(
+                        pending, error if isinstance(error, Exception) else StoreError("the store was closed")
+                    )
+                if not isinstance(error, Exception):
+                    raise
+
+    def _take(self) -> list[Pending]:
+        """The next batch: in order, one operation per subject, user SQL alone."""
+        batch: list[Pending] = []
+        later: deque[Pending] = deque()
+        subjects: set[str] = set()
+        while self._pending and len(batch) < BATCH_MAX:
+            pending = self._pending.popleft()
+            if pending.future.cancelled() and not isinstance(pending.op, Settle | Save | Claim):
+                continue
+            about, alone = subject(pending.op), _alone(pending.op)
+            if (about is not None and about in subjects) or (alone and batch):
+                later.append(pending)
+                subjects |= {about} if about is not None else set()
+                continue
+            batch.append(pending)
+            if about is not None:
+                subjects.add(about)
+            if alone:
+                break
+        self._pending.extendleft(reversed(later))
+        return batch
+
+    async def _write(self, batch: list[Pending]) -> None:
+        """Apply the batch; on a refused value find the guilty operation by halving."""
+        try:
+            answers = await self._commit([p.op for p in batch])
+        except DataRefused as refused:
+            if len(batch) == 1:
+                _fail(batch[0], Unstorable(f"the store refused this value: {refused}"))
+                return
+            middle = len(batch) // 2
+            await self._write(batch[:middle])
+            await self._write(batch[middle:])
+            return
+        for pending, answer in zip(batch, answers, strict=True):
+            if not pending.future.done():
+                pending.future.set_result(answer)
+
+    async def _commit(self, ops: Sequence[Operation]) -> list[Any]:
+        """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self._patience_s
+        in_doubt, tries = False, 0
+        if not self.client:
+            self.client, self.number = await self._register(), 0
+        number = self.number + 1
+        while True:
+            try:
+                answers = await self._driver.write(partial(self._steps, ops, number, in_doubt))
+            except Forgotten:
+                if in_doubt:
+                    raise StoreUnavailable(
+                        "the outcome of the last write is unknown; read before writing again"
+                    ) from None
+                self.client, self.number, number = await self._register(), 0, 1
+            except (StoreBusy, StoreUnavailable) as error:
+                # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
+                in_doubt = in_doubt or isinstance(error, StoreUnavailable)
+                tries += 1
+                if loop.time() >= give_up_s:
+                    raise
+                await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S)) - 1])
+            else:
+                self.number = number
+                self.flushes += 1
+                self._known |= _declared(ops)
+                return answers
+
+    def _steps(self, ops: Sequence[Operation], number: int, in_doubt: bool) -> Steps[list[Any]]:
+        sql = self._driver.dialect
+        guarded = yield Query(sql.GUARD, (self.client, number, self._now_ms()))
+        if not guarded:
+            found = yield Query(sql.FLUSH_NUMBER, (self.client,))
+            if found and found[0][0] == number and in_doubt:
+                return (yield from resolve(sql, ops))
+            raise Forgotten
+        return (yield from Flush(sql, self.client, guarded[0][0], self._known).run(ops))
+
+
+def _alone(op: Operation) -> bool:
+    save = op.save if isinstance(op, Settle) else op
+    return isinstance(save, Save) and bool(save.sql)
+
+
+def _declared(ops: Sequence[Operation]) -> set[tuple[str, str]]:
+    return {(d.job.queue, d.job.lane) for op in ops if isinstance(op, Add) for d in op.documents}
+
+
+def _fail(pending: Pending, error: Exception) -> None:
+    if not pending.future.done():
+        pending.future.set_exception(
+            error if isinstance(error, PerdureError) else StoreError(f"{type(error).__name__}: {error}")
+        )

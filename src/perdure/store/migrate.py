@@ -1,0 +1,86 @@
+"""Numbered migrations, one file per database and step: `0001_start.sqlite.sql`.
+
+A file may begin with `-- needs: N`: a program that knows fewer than N migrations cannot work on the result. Without it,
+programs of the previous release keep working, so a fleet can be upgraded while it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+
+from perdure.errors import SchemaNewer, SchemaOutdated
+from perdure.store.base import Driver, Query, Row, Steps
+
+TABLE = "CREATE TABLE IF NOT EXISTS migration (name text PRIMARY KEY, needs int NOT NULL, applied_ms bigint NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema."""
+
+    name: str
+    needs: int
+    text: str
+
+
+def known(dialect: str) -> list[Migration]:
+    """This program's migrations for `sqlite` or `postgres`, in order."""
+    found = []
+    for file in files("perdure.store").joinpath("migrations").iterdir():
+        if file.name.endswith(f".{dialect}.sql"):
+            text = file.read_text(encoding="utf-8")
+            needs = re.match(r"-- needs: (\d+)", text)
+            name = file.name.removesuffix(f".{dialect}.sql")
+            found.append(Migration(name, int(needs[1]) if needs else 1, text))
+    return sorted(found, key=lambda m: m.name)
+
+
+async def applied(driver: Driver) -> dict[str, int]:
+    """Names and needs of the migrations that this database has seen."""
+
+    def steps() -> Steps[list[Row]]:
+        yield Query(TABLE)
+        return (yield Query("SELECT name, needs FROM migration ORDER BY name"))
+
+    return {row[0]: row[1] for row in await driver.write(steps)}
+
+
+async def check(driver: Driver, dialect: str) -> None:
+    """An empty database is set up; an older or newer one is refused with what to do."""
+    ours, theirs = known(dialect), await applied(driver)
+    if not theirs:
+        await migrate(driver, dialect)
+        return
+    if missing := [m.name for m in ours if m.name not in theirs]:
+        raise SchemaOutdated(f"the store lacks {', '.join(missing)}; run `perdure migrate`")
+    too_new = [name for name, needs in theirs.items() if needs > len(ours)]
+    if too_new:
+        raise SchemaNewer(
+            f"the store was migrated by a newer release ({', '.join(too_new)}); upgrade this program"
+        )
+
+
+async def migrate(driver: Driver, dialect: str) -> list[str]:
+    """Run what is missing, one process at a time; the names of what ran."""
+    while not await driver.lock("migrate", 0):
+        await _pause()
+    try:
+        theirs = await applied(driver)
+        ran = []
+        for m in known(dialect):
+            if m.name not in theirs:
+                values = f"('{m.name}', {m.needs}, perdure_now())"
+                record = f"INSERT INTO migration (name, needs, applied_ms) VALUES {values}"
+                await driver.script(f"{m.text};\n{record};")
+                ran.append(m.name)
+        return ran
+    finally:
+        await driver.unlock("migrate", 0)
+
+
+async def _pause() -> None:
+    import asyncio
+
+    await asyncio.sleep(0.1)

@@ -1,0 +1,178 @@
+-- The store's time. clock_timestamp, not now(): a lease counts from the write, not from the start of its transaction.
+CREATE FUNCTION perdure_now() RETURNS bigint LANGUAGE sql VOLATILE
+  AS $$ SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) $$;
+
+-- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+CREATE TABLE worker (
+  id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
+  name        text NOT NULL,
+  queues      text NOT NULL DEFAULT '',
+  started_ms  bigint NOT NULL,
+  beat_ms     bigint NOT NULL,
+  flush       bigint NOT NULL DEFAULT 0,
+  idle        boolean NOT NULL DEFAULT false,
+  fenced      bigint NOT NULL DEFAULT 0
+);
+
+CREATE TABLE queue (name text PRIMARY KEY, paused boolean NOT NULL DEFAULT false);
+CREATE TABLE dependency (name text PRIMARY KEY, down_ms bigint, reason text);
+-- A lane is a set of dependencies; a job waits in the lane of its next stage, and claims skip lanes that are down.
+CREATE TABLE lane (name text PRIMARY KEY, down_ms bigint, reason text);
+INSERT INTO lane (name) VALUES ('');
+
+-- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
+CREATE TABLE turn (
+  queue text NOT NULL, org text NOT NULL, rank int NOT NULL, vt double precision NOT NULL,
+  PRIMARY KEY (queue, org, rank)
+);
+CREATE INDEX turn_latest ON turn (queue, vt);
+CREATE TABLE org (name text PRIMARY KEY, weight double precision NOT NULL DEFAULT 1 CHECK (weight > 0));
+
+-- Limits per key; jobs over one are `parked` and let in as room appears.
+CREATE TABLE slot (
+  key           text PRIMARY KEY,
+  concurrency   int CHECK (concurrency > 0),
+  rate_per_s    double precision CHECK (rate_per_s > 0),
+  credit        double precision NOT NULL DEFAULT 1,
+  credit_ms     bigint NOT NULL DEFAULT 0
+);
+
+CREATE TABLE document (
+  org           text NOT NULL,
+  id            text NOT NULL,
+  collection    text NOT NULL,
+  pipeline      text NOT NULL,
+  kind          text NOT NULL,
+  name          text NOT NULL,
+  media_type    text NOT NULL,
+  content_hash  text NOT NULL,
+  size          bigint NOT NULL,
+  inline        bytea,
+  blob          text,
+  meta          bytea NOT NULL,
+  dedupe        text,
+  parent_id     text,
+  state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'dead', 'cancelled')),
+  generation    int NOT NULL DEFAULT 1,
+  degraded      boolean NOT NULL DEFAULT false,
+  error_code    text,
+  error_message text,
+  error_meta    text,
+  created_ms    bigint NOT NULL,
+  finished_ms   bigint,
+  PRIMARY KEY (org, id),
+  CHECK ((state = 'open') = (finished_ms IS NULL)),
+  CHECK ((state = 'dead') = (error_code IS NOT NULL))
+);
+CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX document_state ON document (org, state, id);
+CREATE INDEX document_id ON document (id);
+CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
+
+CREATE TABLE job (
+  id            bigint GENERATED ALWAYS AS IDENTITY,
+  org           text NOT NULL,
+  key           text NOT NULL,
+  document_id   text NOT NULL,
+  pipeline      text NOT NULL,
+  queue         text NOT NULL,
+  lane          text NOT NULL,
+  stage         text NOT NULL,
+  state         text NOT NULL CHECK (state IN ('queued', 'running', 'waiting', 'parked', 'done', 'dead', 'cancelled')),
+  suspect       boolean NOT NULL DEFAULT false,
+  priority      int NOT NULL DEFAULT 0,
+  vt            double precision NOT NULL DEFAULT 0,
+  run_at_ms     bigint NOT NULL,
+  token         bigint,
+  worker        int,
+  claimed_ms    bigint,
+  lease_ms      int NOT NULL,
+  lease_until_ms bigint,
+  beat_ms       bigint,
+  progress_ms   bigint,
+  generation    int NOT NULL DEFAULT 1,
+  attempts      int NOT NULL DEFAULT 0,
+  attempts_max  int NOT NULL,
+  claims        int NOT NULL DEFAULT 0,
+  postpones     int NOT NULL DEFAULT 0,
+  postponed_ms  bigint NOT NULL DEFAULT 0,
+  releases      int NOT NULL DEFAULT 0,
+  crashes       int NOT NULL DEFAULT 0,
+  holds         int NOT NULL DEFAULT 0,
+  policy        text,
+  fresh_from    text,
+  limit_key     text,
+  input         bytea,
+  created_ms    bigint NOT NULL,
+  finished_ms   bigint,
+  PRIMARY KEY (org, id),
+  UNIQUE (org, key),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id),
+  CHECK ((state = 'running') = (token IS NOT NULL)),
+  CHECK ((state IN ('done', 'dead', 'cancelled')) = (finished_ms IS NOT NULL)),
+  CHECK (attempts <= attempts_max)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
+CREATE INDEX job_running ON job (id) WHERE state = 'running';
+CREATE INDEX job_due ON job (run_at_ms) WHERE state = 'waiting';
+CREATE INDEX job_limited ON job (limit_key, state) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
+CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
+CREATE INDEX job_document ON job (org, document_id);
+
+-- Written once, when the claim has ended.
+CREATE TABLE attempt (
+  org           text NOT NULL,
+  document_id   text NOT NULL,
+  job_key       text NOT NULL,
+  generation    int NOT NULL,
+  claim         int NOT NULL,
+  attempt       int NOT NULL,
+  charged       boolean NOT NULL,
+  token         bigint NOT NULL,
+  stage         text NOT NULL,
+  worker        int NOT NULL,
+  started_ms    bigint NOT NULL,
+  ended_ms      bigint NOT NULL,
+  outcome       text NOT NULL,
+  error_type    text,
+  error_code    text,
+  status_code   int,
+  message       text,
+  fingerprint   text,
+  delay_ms      bigint,
+  why           text NOT NULL,
+  PRIMARY KEY (org, document_id, job_key, generation, claim)
+);
+
+-- Checkpoints.
+CREATE TABLE saved (
+  org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation int NOT NULL,
+  version int NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
+  size bigint NOT NULL, inline bytea, blob text, token bigint NOT NULL, saved_ms bigint NOT NULL, duration_ms bigint NOT NULL,
+  PRIMARY KEY (org, document_id, pipeline, stage, generation),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+);
+CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;
+CREATE TABLE item (
+  org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation int NOT NULL, key text NOT NULL,
+  fingerprint text NOT NULL, size bigint NOT NULL, inline bytea, blob text, token bigint NOT NULL,
+  PRIMARY KEY (org, document_id, pipeline, stage, generation, key)
+);
+CREATE INDEX item_blob ON item (blob) WHERE blob IS NOT NULL;
+CREATE TABLE emitted (
+  org text NOT NULL, document_id text NOT NULL, name text NOT NULL, key text NOT NULL, data bytea NOT NULL,
+  pipeline text NOT NULL, stage text NOT NULL, generation int NOT NULL, written_ms bigint NOT NULL,
+  PRIMARY KEY (org, document_id, name, key),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+);
+
+-- What operators did.
+CREATE TABLE act (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at_ms bigint NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
+);
+CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
+
+CREATE TABLE blob_head (hash text PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);
+CREATE TABLE blob_part (hash text NOT NULL, part int NOT NULL, data bytea NOT NULL, PRIMARY KEY (hash, part));

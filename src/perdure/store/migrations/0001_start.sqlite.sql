@@ -1,0 +1,170 @@
+-- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+CREATE TABLE worker (
+  id          integer PRIMARY KEY AUTOINCREMENT,
+  kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
+  name        text NOT NULL,
+  queues      text NOT NULL DEFAULT '',
+  started_ms  integer NOT NULL,
+  beat_ms     integer NOT NULL,
+  flush       integer NOT NULL DEFAULT 0,
+  idle        integer NOT NULL DEFAULT 0,
+  fenced      integer NOT NULL DEFAULT 0
+);
+
+CREATE TABLE queue (name text PRIMARY KEY, paused integer NOT NULL DEFAULT 0);
+CREATE TABLE dependency (name text PRIMARY KEY, down_ms integer, reason text);
+-- A lane is a set of dependencies; a job waits in the lane of its next stage, and claims skip lanes that are down.
+CREATE TABLE lane (name text PRIMARY KEY, down_ms integer, reason text);
+INSERT INTO lane (name) VALUES ('');
+
+-- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
+CREATE TABLE turn (
+  queue text NOT NULL, org text NOT NULL, rank integer NOT NULL, vt real NOT NULL,
+  PRIMARY KEY (queue, org, rank)
+) WITHOUT ROWID;
+CREATE INDEX turn_latest ON turn (queue, vt);
+CREATE TABLE org (name text PRIMARY KEY, weight real NOT NULL DEFAULT 1 CHECK (weight > 0));
+
+-- Limits per key; jobs over one are `parked` and let in as room appears.
+CREATE TABLE slot (
+  key           text PRIMARY KEY,
+  concurrency   integer CHECK (concurrency > 0),
+  rate_per_s    real CHECK (rate_per_s > 0),
+  credit        real NOT NULL DEFAULT 1,
+  credit_ms     integer NOT NULL DEFAULT 0
+);
+
+CREATE TABLE document (
+  org           text NOT NULL,
+  id            text NOT NULL,
+  collection    text NOT NULL,
+  pipeline      text NOT NULL,
+  kind          text NOT NULL,
+  name          text NOT NULL,
+  media_type    text NOT NULL,
+  content_hash  text NOT NULL,
+  size          integer NOT NULL,
+  inline        blob,
+  blob          text,
+  meta          blob NOT NULL,
+  dedupe        text,
+  parent_id     text,
+  state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'dead', 'cancelled')),
+  generation    integer NOT NULL DEFAULT 1,
+  degraded      integer NOT NULL DEFAULT 0,
+  error_code    text,
+  error_message text,
+  error_meta    text,
+  created_ms    integer NOT NULL,
+  finished_ms   integer,
+  PRIMARY KEY (org, id),
+  CHECK ((state = 'open') = (finished_ms IS NULL)),
+  CHECK ((state = 'dead') = (error_code IS NOT NULL))
+);
+CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX document_state ON document (org, state, id);
+CREATE INDEX document_id ON document (id);
+CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
+
+CREATE TABLE job (
+  id            integer PRIMARY KEY AUTOINCREMENT,
+  org           text NOT NULL,
+  key           text NOT NULL,
+  document_id   text NOT NULL,
+  pipeline      text NOT NULL,
+  queue         text NOT NULL,
+  lane          text NOT NULL,
+  stage         text NOT NULL,
+  state         text NOT NULL CHECK (state IN ('queued', 'running', 'waiting', 'parked', 'done', 'dead', 'cancelled')),
+  suspect       integer NOT NULL DEFAULT 0,
+  priority      integer NOT NULL DEFAULT 0,
+  vt            real NOT NULL DEFAULT 0,
+  run_at_ms     integer NOT NULL,
+  token         integer,
+  worker        integer,
+  claimed_ms    integer,
+  lease_ms      integer NOT NULL,
+  lease_until_ms integer,
+  beat_ms       integer,
+  progress_ms   integer,
+  generation    integer NOT NULL DEFAULT 1,
+  attempts      integer NOT NULL DEFAULT 0,
+  attempts_max  integer NOT NULL,
+  claims        integer NOT NULL DEFAULT 0,
+  postpones     integer NOT NULL DEFAULT 0,
+  postponed_ms  integer NOT NULL DEFAULT 0,
+  releases      integer NOT NULL DEFAULT 0,
+  crashes       integer NOT NULL DEFAULT 0,
+  holds         integer NOT NULL DEFAULT 0,
+  policy        text,
+  fresh_from    text,
+  limit_key     text,
+  input         blob,
+  created_ms    integer NOT NULL,
+  finished_ms   integer,
+  UNIQUE (org, key),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id),
+  CHECK ((state = 'running') = (token IS NOT NULL)),
+  CHECK ((state IN ('done', 'dead', 'cancelled')) = (finished_ms IS NOT NULL)),
+  CHECK (attempts <= attempts_max)
+);
+CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
+CREATE INDEX job_running ON job (id) WHERE state = 'running';
+CREATE INDEX job_due ON job (run_at_ms) WHERE state = 'waiting';
+CREATE INDEX job_limited ON job (limit_key, state) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
+CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
+CREATE INDEX job_document ON job (org, document_id);
+
+-- Written once, when the claim has ended.
+CREATE TABLE attempt (
+  org           text NOT NULL,
+  document_id   text NOT NULL,
+  job_key       text NOT NULL,
+  generation    integer NOT NULL,
+  claim         integer NOT NULL,
+  attempt       integer NOT NULL,
+  charged       integer NOT NULL,
+  token         integer NOT NULL,
+  stage         text NOT NULL,
+  worker        integer NOT NULL,
+  started_ms    integer NOT NULL,
+  ended_ms      integer NOT NULL,
+  outcome       text NOT NULL,
+  error_type    text,
+  error_code    text,
+  status_code   integer,
+  message       text,
+  fingerprint   text,
+  delay_ms      integer,
+  why           text NOT NULL,
+  PRIMARY KEY (org, document_id, job_key, generation, claim)
+) WITHOUT ROWID;
+
+-- Checkpoints.
+CREATE TABLE saved (
+  org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL,
+  version integer NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
+  size integer NOT NULL, inline blob, blob text, token integer NOT NULL, saved_ms integer NOT NULL, duration_ms integer NOT NULL,
+  PRIMARY KEY (org, document_id, pipeline, stage, generation),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+);
+CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;
+CREATE TABLE item (
+  org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL, key text NOT NULL,
+  fingerprint text NOT NULL, size integer NOT NULL, inline blob, blob text, token integer NOT NULL,
+  PRIMARY KEY (org, document_id, pipeline, stage, generation, key)
+);
+CREATE INDEX item_blob ON item (blob) WHERE blob IS NOT NULL;
+CREATE TABLE emitted (
+  org text NOT NULL, document_id text NOT NULL, name text NOT NULL, key text NOT NULL, data blob NOT NULL,
+  pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL, written_ms integer NOT NULL,
+  PRIMARY KEY (org, document_id, name, key),
+  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+);
+
+-- What operators did.
+CREATE TABLE act (
+  id integer PRIMARY KEY AUTOINCREMENT,
+  at_ms integer NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
+);
+CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);

@@ -1,0 +1,32 @@
+"""From an address to a store: `sqlite:///path/file.db` or `postgresql://user@host/database`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure.core.clock import Clock
+from perdure.errors import SettingInvalid
+from perdure.store.sql_store import SqlStore
+
+FORMS = "sqlite:///relative/or//absolute/path.db or postgresql://user:password@host/database"
+
+
+def open_store(url: str, clock: Clock | None = None, direct_url: str | None = None) -> SqlStore:
+    """The store at this address, not yet connected; SettingInvalid names the accepted forms."""
+    scheme, found, rest = url.partition("://")
+    if found and scheme == "sqlite":
+        path = rest.removeprefix("/")
+        if not path or path == "/" or path.startswith(":memory:"):
+            raise SettingInvalid(
+                f"{url!r} names no file; the accepted forms are {FORMS}", code="store_url_invalid"
+            )
+        from perdure.store.sqlite import SqliteDriver
+
+        return SqlStore(SqliteDriver(Path(path)), "sqlite", clock)
+    if found and scheme in ("postgresql", "postgres"):
+        from perdure.store.postgres import PostgresDriver
+
+        return SqlStore(PostgresDriver(url, direct_url), "postgres", clock)
+    raise SettingInvalid(
+        f"{url!r} is not the address of a store; the accepted forms are {FORMS}", code="store_url_invalid"
+    )

@@ -1,0 +1,192 @@
+"""What can be asked of the store in one group commit: plain frozen values, no behaviour.
+
+Each operation goes to the flusher and gets its own answer after COMMIT; many share one transaction. Those that change a
+job carry the job as it was claimed: its token fences the write, and because nobody else may change a fenced job its
+counters can be written as absolute values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perdure.core.model import Job, Policy
+from perdure.core.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be written: for a new document, or (with `document_id`) a follow-up of an existing one."""
+
+    pipeline: str
+    queue: str
+    stage: str
+    lane: str = ""
+    name: str | None = None  # None: the document's main job, else the follow-up's name in its key
+    priority: int = 0
+    run_at_ms: int | None = None  # not before; None: now
+    delay_ms: int = 0  # relative to the store's time, where run_at_ms is None
+    policy: Policy = field(default_factory=Policy)
+    limit_key: str | None = None
+    input: bytes | None = None
+    lease_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewDocument:
+    """A document and its main job, written in one transaction. `dedupe` makes a second one answer `exists`."""
+
+    id: str
+    org: str
+    job: NewJob
+    collection: str = "documents"
+    kind: str = "text"  # text | bytes | json
+    name: str = ""
+    media_type: str = ""
+    content_hash: str = ""
+    size: int = 0
+    inline: bytes | None = None
+    blob: str | None = None
+    meta: bytes = b"{}"
+    dedupe: str | None = None
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The answer to an add: the document's id, and `added` or `exists`."""
+
+    id: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput:
+    """A saved stage: inline bytes or the name of a blob, and what it was made from."""
+
+    stage: str
+    version: int
+    input_hash: str
+    output_hash: str
+    size: int
+    inline: bytes | None = None
+    blob: str | None = None
+    model: str | None = None
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOutput:
+    """One saved item of a stage. `fingerprint` is the stage's, so items of older code are not taken up."""
+
+    stage: str
+    key: str
+    fingerprint: str
+    size: int
+    inline: bytes | None = None
+    blob: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedRow:
+    """A row a stage produced, under a natural key: written again it overwrites, never duplicates."""
+
+    name: str
+    key: str  # canonical JSON of the key fields
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Write documents with their jobs. Answer: a list of `Added`."""
+
+    documents: tuple[NewDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take up to `limit` ready jobs (and `suspects` suspect ones) under `token`. Answer: a list of `Claimed`."""
+
+    worker: int
+    queues: tuple[str, ...]
+    token: int
+    limit: int
+    suspects: int = 0
+    idle: bool = False  # the worker is already marked idle
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A checkpoint: outputs, rows, children and the advance. Answer: True, or False when the lease has passed on."""
+
+    job: Job
+    stage: str  # where the job stands after this save
+    lane: str
+    lease_ms: int
+    suspect: bool = False
+    outputs: tuple[StageOutput, ...] = ()
+    items: tuple[ItemOutput, ...] = ()
+    rows: tuple[EmittedRow, ...] = ()
+    documents: tuple[NewDocument, ...] = ()
+    jobs: tuple[NewJob, ...] = ()
+    sql: tuple[tuple[str, tuple[object, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """End a claim with its outcome and history, together with the last save. Answer: as Save."""
+
+    job: Job
+    outcome: Outcome
+    stage: str
+    lane: str
+    save: Save | None = None
+    expired_only: bool = False  # refuse if the lease was renewed meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Renew the leases of (job id, token) pairs. Answer: the pairs that are lost."""
+
+    worker: int
+    held: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Move due waiting jobs to ready. Answer: how many."""
+
+    limit: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Start a new generation of a finished document. Answer: `requeued` or `refused: why`."""
+
+    org: str
+    document_id: str
+    job: NewJob
+    fresh_from: str | None = None  # stages from here on ignore what earlier generations saved
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a document at once; a worker that runs it is fenced. Answer: `cancelled` or `refused: why`."""
+
+    org: str
+    document_id: str
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Put a document's job before all others. Answer: `raised` or `refused: why`."""
+
+    org: str
+    document_id: str
+    by: str = ""
+
+
+Operation = Add | Claim | Save | Settle | Beat | Promote | Requeue | Cancel | Raise

@@ -1,0 +1,260 @@
+"""PostgreSQL through asyncpg: one connection writes, a small pool reads, one direct connection holds locks and listens.
+
+A worker's sign of life is a session advisory lock: the server frees it when the connection is gone. Sessions bound how
+long a frozen client may keep locks. `direct_url` names the unpooled address where a pooler stands in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import asyncpg
+
+from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
+from perdure.store.base import DataRefused, Query, Row, Steps
+from perdure.store.postgres_dialect import PostgresDialect
+
+T = TypeVar("T")
+LOCK_CLASSES = {"worker": 0x70657264, "leader": 0x70657265, "migrate": 0x70657266}
+CHANNEL = "perdure"
+SESSION = (
+    "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '5s'; SET statement_timeout = '30s'; "
+    "SET client_min_messages = 'warning'"
+)
+CONNECT_S = 5.0
+POOL_MAX = 4
+
+
+class PostgresDriver:
+    """The database at `url`."""
+
+    def __init__(self, url: str, direct_url: str | None = None) -> None:
+        self.url = url
+        self.direct_url = direct_url or url
+        self.dialect = PostgresDialect()
+        self._writer: asyncpg.Connection | None = None
+        self._pool: asyncpg.Pool | None = None
+        self._direct: asyncpg.Connection | None = None
+        self._directing = asyncio.Lock()
+        self._held: set[tuple[str, int]] = set()
+        self._heard: list[Callable[[], None]] = []
+
+    async def open(self) -> None:
+        self._writer = await self._connect(self.url)
+        with mapped():
+            self._pool = await asyncpg.create_pool(
+                self.url,
+                min_size=0,
+                max_size=POOL_MAX,
+                timeout=CONNECT_S,
+                setup=_set_up,
+                max_inactive_connection_lifetime=60,
+            )
+
+    async def close(self) -> None:
+        for connection in (self._writer, self._direct):
+            if connection is not None:
+                with suppress(Exception):
+                    await connection.close(timeout=2)
+        if self._pool is not None:
+            with suppress(Exception):
+                await asyncio.wait_for(self._pool.close(), 2)
+        self._writer = self._direct = self._pool = None
+        self._held.clear()
+
+    async def _connect(self, url: str) -> asyncpg.Connection:
+        with mapped():
+            connection = await asyncpg.connect(url, timeout=CONNECT_S)
+            await connection.execute(SESSION)
+            return connection
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+        if self._writer is None or self._writer.is_closed():
+            self._writer = await self._connect(self.url)
+        connection = self._writer
+        try:
+            with mapped():
+                async with connection.transaction():
+                    return await drive(connection, steps())
+        except StoreUnavailable:
+            # whatever its state, the next try starts on a connection that is certainly ours
+            self._writer = None
+            connection.terminate()
+            raise
+
+    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self.reading() as connection:
+            return await drive(connection, steps())
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Any]:
+        """A connection from the pool, for reads and blobs."""
+        if self._pool is None:
+            raise StoreError("the store is closed; open it first", code="store_closed")
+        with mapped():
+            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+                yield connection
+
+    async def script(self, text: str) -> None:
+        connection = await self._connect(self.direct_url)
+        try:
+            with mapped():
+                async with connection.transaction():
+                    await connection.execute(text)
+        finally:
+            await connection.close()
+
+    # --- locks that die with their connection ----------------------------------------------------
+
+    @asynccontextmanager
+    async def _direct_connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """The connection that holds locks and listens; if it was lost, a new one that holds and listens the same."""
+        async with self._directing:
+            if self._direct is None or self._direct.is_closed():
+                self._direct = await self._connect(self.direct_url)
+                with mapped():
+                    for name, number in self._held:
+                        await self._direct.fetchval(
+                            "SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number
+                        )
+                    if self._heard:
+                        await self._direct.add_listener(CHANNEL, self._notified)
+            with mapped():
+                yield self._direct
+
+    async def lock(self, name: str, number: int) -> bool:
+        async with self._direct_connection() as connection:
+            if (name, number) in self._held:
+                return True
+            taken = bool(
+                await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number)
+            )
+        if taken:
+            self._held.add((name, number))
+        return taken
+
+    async def unlock(self, name: str, number: int) -> None:
+        if (name, number) in self._held:
+            self._held.discard((name, number))
+            async with self._direct_connection() as connection:
+                await connection.fetchval("SELECT pg_advisory_unlock($1, $2)", LOCK_CLASSES[name], number)
+
+    async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
+        async with self._direct_connection() as connection:
+            rows = await connection.fetch(
+                "SELECT CAST(objid AS bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
+                "AND CAST(classid AS bigint) = $1 "
+                "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+                LOCK_CLASSES[name],
+            )
+        return {row[0] for row in rows} & set(numbers)
+
+    async def up_for_s(self) -> float:
+        async with self._direct_connection() as connection:
+            return float(
+                await connection.fetchval(
+                    "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())"
+                )
+            )
+
+    # --- wake-ups --------------------------------------------------------------------------------
+
+    async def wake(self) -> None:
+        # NOTIFY takes a lock on the whole server at commit, so it is sent only when somebody sleeps
+        async with self.reading() as connection:
+            await connection.execute(
+                f"SELECT pg_notify('{CHANNEL}', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
+            )
+
+    async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        self._heard.append(heard)
+        async with self._direct_connection() as connection:
+            if len(self._heard) == 1:
+                await connection.add_listener(CHANNEL, self._notified)
+
+        async def stop() -> None:
+            self._heard.remove(heard)
+
+        return stop
+
+    def _notified(self, *_: object) -> None:
+        for heard in self._heard:
+            heard()
+
+
+async def _set_up(connection: Any) -> None:
+    await connection.execute(SESSION)
+
+
+async def drive(connection: asyncpg.Connection, steps: Steps[T]) -> T:
+    """Run the steps on this connection."""
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(await _run(connection, query))
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+async def _run(connection: asyncpg.Connection, query: Query) -> list[Row]:
+    if query.rows is None:
+        return [tuple(row) for row in await connection.fetch(query.sql, *query.params)]
+    if not query.rows:
+        return []
+    if "unnest(" in query.sql:
+        return [
+            tuple(row)
+            for row in await connection.fetch(
+                query.sql, *query.params, *map(list, zip(*query.rows, strict=True))
+            )
+        ]
+    await connection.executemany(query.sql, [(*query.params, *row) for row in query.rows])
+    return []
+
+
+class mapped:
+    """PostgreSQL's errors as ours."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        match error:
+            case None:
+                return
+            case asyncpg.PostgresError() if error.sqlstate:
+                raise _by_state(error.sqlstate, error) from error
+            case asyncpg.DataError() | OverflowError() | UnicodeEncodeError() | TypeError():
+                raise DataRefused(str(error)) from error
+            case asyncpg.InterfaceError():
+                raise StoreUnavailable(f"the connection to PostgreSQL was lost: {error}") from error
+            case OSError() | TimeoutError():
+                raise StoreUnavailable(
+                    f"cannot reach PostgreSQL: {str(error) or type(error).__name__}; check the address and that it runs"
+                ) from error
+            case ValueError():
+                raise DataRefused(str(error)) from error
+            case _:
+                return
+
+
+def _by_state(state: str, error: BaseException) -> Exception:
+    if state.startswith("40") or state in ("55P03", "57014"):
+        return StoreBusy(f"PostgreSQL was busy ({state}): {error}")
+    if state in ("28P01", "28000", "3D000"):
+        return SettingInvalid(
+            f"PostgreSQL refused the address ({state}): {error}; check user, password and database"
+        )
+    if state[:2] in ("08", "53", "57", "58", "25"):
+        return StoreUnavailable(f"PostgreSQL is not available ({state}): {error}")
+    if state[:2] in ("22", "23", "54"):
+        return DataRefused(f"{state}: {error}")
+    if state == "42P01":
+        return StoreError(f"a table is missing ({error}); run `perdure migrate`", code="schema_outdated")
+    return StoreError(f"PostgreSQL {state}: {error}")

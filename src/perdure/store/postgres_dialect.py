@@ -1,0 +1,147 @@
+"""PostgreSQL's statements: arrays for many rows, row locks in id order, SKIP LOCKED where others may be at work."""
+
+from __future__ import annotations
+
+from perdure.store.base import Query, Row, Steps
+from perdure.store.dialect import (
+    DOCUMENT_COLUMNS,
+    FENCE_SAVE,
+    FENCE_SETTLE,
+    JOB_COLUMNS,
+    NEW_ATTEMPT,
+    NEW_DOCUMENT,
+    NEW_EMITTED,
+    NEW_ITEM,
+    NEW_JOB,
+    NEW_SAVED,
+    REQUEUE_JOB,
+    SAVE_SET,
+    SETTLE_SET,
+    UPSERT_EMITTED,
+    UPSERT_ITEM,
+    UPSERT_SAVED,
+    Dialect,
+)
+from perdure.store.operations import Claim
+
+
+def _unnest(columns: dict[str, str], scalars: int = 0) -> str:
+    arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(columns.values(), scalars + 1))
+    return f"unnest({arrays}) AS r({', '.join(columns)})"
+
+
+def _insert(table: str, columns: dict[str, str], conflict: str) -> str:
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {_unnest(columns)} {conflict}"
+
+
+def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
+    """Lock what is still ours, in id order, then change exactly that; answers the ordinals that were accepted."""
+    return (
+        f"WITH r AS (SELECT * FROM {_unnest(columns, 1)}), "
+        "ours AS MATERIALIZED (SELECT j.org, j.id, r.ord FROM job j JOIN r ON j.org = r.org AND j.id = r.id "
+        f"WHERE j.token = r.token AND j.state = 'running' {also} ORDER BY j.id FOR NO KEY UPDATE OF j) "
+        f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM ours JOIN r ON r.ord = ours.ord "
+        "WHERE j.org = ours.org AND j.id = ours.id RETURNING r.ord"
+    )
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL's own statements."""
+
+    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING id")
+    DOCUMENT_SAME = (
+        f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
+        "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
+    )
+    DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    DOCUMENT_END = (
+        "UPDATE document d SET state = r.state, finished_ms = r.finished_ms, error_code = r.error_code, "
+        "error_message = r.error_message, error_meta = r.error_meta FROM "
+        + _unnest(
+            {
+                "org": "text",
+                "id": "text",
+                "state": "text",
+                "finished_ms": "bigint",
+                "error_code": "text",
+                "error_message": "text",
+                "error_meta": "text",
+            }
+        )
+        + " WHERE d.org = r.org AND d.id = r.id"
+    )
+    JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, key) DO NOTHING")
+    JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
+    SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
+    ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
+    EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
+    TURNS = (
+        f"WITH r AS (SELECT * FROM {_unnest({'queue': 'text', 'org': 'text'})}) "
+        "SELECT r.queue, r.org, t.rank, t.vt, coalesce((SELECT weight FROM org WHERE name = r.org), 1) "
+        "FROM r LEFT JOIN LATERAL (SELECT rank, vt FROM turn WHERE queue = r.queue AND org = r.org "
+        "ORDER BY rank FOR UPDATE) t ON true"
+    )
+    TURN_SET = (
+        _insert("turn", {"queue": "text", "org": "text", "rank": "int", "vt": "double precision"}, "")
+        + "ON CONFLICT (queue, org, rank) DO UPDATE SET vt = greatest(turn.vt, excluded.vt)"
+    )
+    VT_NOW = (
+        "SELECT r.queue, (SELECT min(x.vt) FROM lane l CROSS JOIN LATERAL (SELECT vt FROM job WHERE state = 'queued' "
+        "AND queue = r.queue AND lane = l.name AND suspect = false AND vt > 0 ORDER BY vt LIMIT 1) x "
+        "WHERE l.down_ms IS NULL), (SELECT max(vt) FROM turn WHERE queue = r.queue) "
+        f"FROM {_unnest({'queue': 'text'})}"
+    )
+    FENCE_SAVE = _fence(FENCE_SAVE, SAVE_SET)
+    FENCE_SETTLE = _fence(FENCE_SETTLE, SETTLE_SET, "AND (NOT r.expired_only OR j.lease_until_ms < $1)")
+    #: A locked row is being saved or settled right now, and a save renews the lease itself.
+    BEAT = (
+        f"WITH r AS (SELECT * FROM {_unnest({'id': 'bigint', 'token': 'bigint'}, 1)}), "
+        "ours AS MATERIALIZED (SELECT j.org, j.id FROM job j JOIN r ON j.id = r.id "
+        "WHERE j.token = r.token AND j.state = 'running' ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED) "
+        "UPDATE job j SET lease_until_ms = CAST($1 AS bigint) + j.lease_ms, beat_ms = $1 FROM ours "
+        "WHERE j.org = ours.org AND j.id = ours.id"
+    )
+    BEAT_HELD = (
+        f"SELECT j.id, j.token FROM {_unnest({'id': 'bigint', 'token': 'bigint'})} "
+        "JOIN job j ON j.id = r.id AND j.token = r.token AND j.state = 'running'"
+    )
+    DUE = (
+        "SELECT id, org, queue, limit_key, claims, priority FROM job WHERE state = 'waiting' AND run_at_ms <= $1 "
+        "ORDER BY run_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED"
+    )
+    PROMOTE = (
+        "UPDATE job j SET state = r.state, vt = r.vt FROM "
+        + _unnest({"org": "text", "id": "bigint", "state": "text", "vt": "double precision"})
+        + " WHERE j.org = r.org AND j.id = r.id AND j.state = 'waiting'"
+    )
+    SLOTS = (
+        "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms FROM slot s "
+        f"WHERE s.key IN (SELECT r.key FROM {_unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
+    )
+    PARKED = (
+        "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
+        "ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
+    )
+    UNPARK = (
+        f"UPDATE job j SET state = 'queued' FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
+        "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
+    )
+
+    _CLAIM = (
+        "WITH ready AS MATERIALIZED (SELECT x.org, x.id FROM queue q CROSS JOIN lane l CROSS JOIN LATERAL ("
+        "SELECT org, id, vt, priority FROM job WHERE state = 'queued' AND queue = q.name AND lane = l.name "
+        "AND suspect = $5 ORDER BY vt, priority DESC, id LIMIT $6 FOR UPDATE SKIP LOCKED) x "
+        "WHERE q.name = ANY($4::text[]) AND NOT q.paused AND l.down_ms IS NULL "
+        "ORDER BY x.vt, x.priority DESC, x.id LIMIT $6) "
+        "UPDATE job j SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
+        "claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3, progress_ms = $3 "
+        "FROM ready, document d WHERE j.org = ready.org AND j.id = ready.id AND d.org = j.org AND d.id = j.document_id "
+        f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}"
+    )
+
+    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
+        return (
+            yield Query(self._CLAIM, (claim.token, claim.worker, now_ms, list(claim.queues), suspect, limit))
+        )

@@ -1,0 +1,144 @@
+"""What the store answers with: rows as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.core.model import Job
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRecord:
+    """What came in, without its progress."""
+
+    id: str
+    org: str
+    collection: str
+    pipeline: str
+    kind: str
+    name: str
+    media_type: str
+    content_hash: str
+    size: int
+    inline: bytes | None
+    blob: str | None
+    meta: bytes
+    parent_id: str | None
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A job under our token, with its document."""
+
+    job: Job
+    document: DocumentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A document as a user sees it."""
+
+    id: str
+    org: str
+    collection: str
+    pipeline: str
+    name: str
+    state: str
+    stage: str | None
+    generation: int
+    attempts_made: int
+    attempts_max: int
+    claims: int
+    suspect: bool
+    degraded: bool
+    run_at_ms: int | None
+    last_heartbeat_ms: int | None
+    created_ms: int
+    finished_ms: int | None
+    error_code: str | None
+    error_message: str | None
+    held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One claim that ended, as history keeps it."""
+
+    document_id: str
+    job_key: str
+    generation: int
+    claim: int
+    attempt: int
+    charged: bool
+    stage: str
+    worker: int
+    started_ms: int
+    ended_ms: int
+    outcome: str
+    error_type: str | None
+    error_code: str | None
+    status_code: int | None
+    message: str | None
+    fingerprint: str | None
+    delay_ms: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStage:
+    """A checkpoint as read back."""
+
+    stage: str
+    generation: int
+    version: int
+    input_hash: str
+    output_hash: str
+    inline: bytes | None
+    blob: str | None
+    model: str | None
+    saved_ms: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedItem:
+    """A saved item as read back."""
+
+    key: str
+    generation: int
+    inline: bytes | None
+    blob: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A process that works on, or writes to, this store."""
+
+    id: int
+    kind: str
+    name: str
+    queues: tuple[str, ...]
+    started_ms: int
+    beat_ms: int
+    running: int
+    fenced: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecord:
+    """A lane (a set of dependencies) and whether it is down."""
+
+    name: str
+    down_since_ms: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of documents and jobs at one moment."""
+
+    documents: dict[str, int]
+    queues: dict[str, dict[str, int]]
+    next_due_ms: int | None
+    fenced: int

@@ -1,0 +1,210 @@
+"""Values to rows and rows to values: the only place that knows the order of columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, assert_never
+
+from perdure.core.model import Job, Policy, State
+from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Retry, hold_delay_ms
+from perdure.store.base import Row
+from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS
+from perdure.store.operations import (
+    EmittedRow,
+    ItemOutput,
+    NewDocument,
+    NewJob,
+    Save,
+    Settle,
+    StageOutput,
+)
+from perdure.store.records import Attempt, Claimed, DocumentRecord, Status
+from perdure.store.text import cleaned
+
+JOB_WIDTH = JOB_COLUMNS.count(",") + 1
+DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
+
+
+def job(row: Row) -> Job:
+    """A job from JOB_COLUMNS."""
+    (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
+     releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
+     input_, limit_key, worker, holds) = row  # fmt: skip
+    return Job(
+        id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
+        releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
+        fresh_from, priority, input_, limit_key, worker, holds,
+    )  # fmt: skip
+
+
+def claimed(row: Row) -> Claimed:
+    """A claim from JOB_COLUMNS and DOCUMENT_COLUMNS."""
+    return Claimed(job(row[:JOB_WIDTH]), DocumentRecord(*row[JOB_WIDTH:]))
+
+
+def status(row: Row) -> Status:
+    """A status from STATUS_COLUMNS; a pruned job leaves only what the document knows."""
+    (id_, org, collection, pipeline, name, state, stage, generation, attempts, attempts_max, claims, suspect, degraded,
+     run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by) = row  # fmt: skip
+    return Status(
+        id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
+        bool(suspect), bool(degraded), run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
+    )  # fmt: skip
+
+
+def attempt_record(row: Row) -> Attempt:
+    """A claim that ended, as history has it."""
+    document_id, job_key, generation, claim, number, charged, *rest = row
+    return Attempt(document_id, job_key, generation, claim, number, bool(charged), *rest)
+
+
+def document(d: NewDocument, now_ms: int) -> Row:
+    return (
+        d.org, d.id, d.collection, d.job.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, d.inline,
+        d.blob, d.meta, d.dedupe, d.parent_id, now_ms,
+    )  # fmt: skip
+
+
+def save_fence(ordinal: int, op: Save) -> Row:
+    return (ordinal, op.job.org, op.job.id, op.job.token, op.stage, op.lane, op.lease_ms, op.suspect)
+
+
+def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
+    """What the job becomes. Nobody else may change a fenced job, so its counters are absolute."""
+    j = op.job
+    attempts, postpones, postponed_ms, releases, crashes = (
+        j.attempts,
+        j.postpones,
+        j.postponed_ms,
+        j.releases,
+        j.crashes,
+    )
+    holds, suspect, delay_ms = j.holds, j.suspect, 0
+    match op.outcome:
+        case Done():
+            state = State.DONE
+        case Dead(charged=charged, crashes=crashes):
+            state = State.DEAD
+            attempts -= not charged
+        case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
+            state = State.WAITING if delay_ms else State.QUEUED
+        case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted):
+            state = State.WAITING if delay_ms else State.QUEUED
+            attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
+            postponed_ms += delay_ms
+        case Hold(suspect=suspect) if op.lane in lanes_down:
+            state = State.QUEUED
+            attempts, holds = attempts - 1, 0
+        case Hold(suspect=suspect):
+            state = State.WAITING
+            attempts, holds, delay_ms = attempts - 1, holds + 1, hold_delay_ms(holds)
+        case _:
+            assert_never(op.outcome)
+    terminal = state in (State.DONE, State.DEAD)
+    return (
+        ordinal, j.org, j.id, j.token, op.expired_only, str(state), op.stage, op.lane, delay_ms, attempts, postpones,
+        postponed_ms, releases, crashes, holds, suspect, terminal,
+    )  # fmt: skip
+
+
+def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
+    return (
+        j.org, j.document_id, j.pipeline, out.stage, j.generation, out.version, out.model, out.input_hash,
+        out.output_hash, out.size, out.inline, out.blob, j.token, now_ms, out.duration_ms,
+    )  # fmt: skip
+
+
+def item(j: Job, it: ItemOutput) -> Row:
+    return (
+        j.org, j.document_id, j.pipeline, it.stage, j.generation, it.key, it.fingerprint, it.size, it.inline, it.blob,
+        j.token,
+    )  # fmt: skip
+
+
+def emitted_key(j: Job, row: EmittedRow) -> Row:
+    """One statement must not touch one row twice; the last one written wins."""
+    return (j.org, j.document_id, row.name, row.key)
+
+
+def emitted(j: Job, stage: str, row: EmittedRow, now_ms: int) -> Row:
+    return (j.org, j.document_id, row.name, row.key, row.data, j.pipeline, stage, j.generation, now_ms)
+
+
+def attempt(op: Settle, now_ms: int) -> Row:
+    """The history of a claim, written once."""
+    j, failure = op.job, _failure(op)
+    name, charged, delay_ms, why = _told(op)
+    error: Row = (None, None, None, None, None)
+    if failure is not None:
+        error = (
+            failure.error_type, failure.code, failure.status_code, cleaned(failure.message), failure.fingerprint,
+        )  # fmt: skip
+    return (
+        j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
+        failure.stage if failure else op.stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
+    )  # fmt: skip
+
+
+def document_end(op: Settle, now_ms: int) -> Row | None:
+    """The document ends with its main job; a follow-up job's end is its own."""
+    if "/" in op.job.key:
+        return None
+    match op.outcome:
+        case Done():
+            return (op.job.org, op.job.document_id, "done", now_ms, None, None, None)
+        case Dead(failure=failure):
+            meta = {
+                "stage": failure.stage,
+                "type": failure.error_type,
+                "attempts": op.job.attempts,
+                "worker": op.job.worker,
+            }
+            return (
+                op.job.org, op.job.document_id, "dead", now_ms, cleaned(failure.code), cleaned(failure.message),
+                json.dumps(meta),
+            )  # fmt: skip
+        case _:
+            return None
+
+
+def hook(op: Settle) -> NewJob | None:
+    """The follow-up job that tells about a main job's end, where the pipeline asked for one."""
+    ending = {Done: "done", Dead: "dead"}.get(type(op.outcome))
+    if ending is None or "/" in op.job.key or ending not in op.job.policy.hooks:
+        return None
+    told: dict[str, Any] | None = None
+    if isinstance(op.outcome, Dead):
+        f = op.outcome.failure
+        told = {
+            "stage": f.stage, "error_type": f.error_type, "code": f.code, "message": cleaned(f.message),
+            "status_code": f.status_code,
+        }  # fmt: skip
+    name = f"on_{ending}"
+    policy = Policy(attempts=5, base_ms=2_000, cap_ms=300_000)
+    return NewJob(
+        f"{op.job.pipeline}.{name}",
+        op.job.queue,
+        name,
+        name=name,
+        policy=policy,
+        input=json.dumps(told).encode(),
+    )
+
+
+def _told(op: Settle) -> tuple[str, bool, int | None, str]:
+    """An outcome in the words of history: name, charged, delay, why."""
+    match op.outcome:
+        case Done():
+            return "done", True, None, "every stage is saved"
+        case Retry(delay_ms=delay_ms, why=why):
+            return "retry", True, delay_ms, why
+        case Later(delay_ms=delay_ms, why=why):
+            return "later", False, delay_ms, why
+        case Hold(why=why):
+            return "hold", False, None, why
+        case Dead(why=why, charged=charged):
+            return "dead", charged, None, why
+
+
+def _failure(op: Settle) -> Failure | None:
+    return None if isinstance(op.outcome, Done) else op.outcome.failure

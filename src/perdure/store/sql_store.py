@@ -1,0 +1,384 @@
+"""The Store, written once over a driver: job-changing verbs go through the flusher, reads straight to the database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from perdure.core.clock import Clock, SystemClock
+from perdure.core.lane import needs_of
+from perdure.core.model import Job
+from perdure.errors import StoreError
+from perdure.store import entering, migrate, rows
+from perdure.store.base import Driver, Query, Row, Steps
+from perdure.store.flusher import Flusher
+from perdure.store.operations import (
+    Add,
+    Added,
+    Beat,
+    Cancel,
+    Claim,
+    NewDocument,
+    Promote,
+    Raise,
+    Requeue,
+    Save,
+    Settle,
+)
+from perdure.store.records import (
+    Attempt,
+    Claimed,
+    DocumentRecord,
+    LaneRecord,
+    SavedItem,
+    SavedStage,
+    Status,
+    Tally,
+    WorkerRecord,
+)
+
+WAKE_S = 0.005
+
+
+class SqlStore:
+    """See `perdure.store.base.Store` for what each verb promises."""
+
+    def __init__(self, driver: Driver, dialect_name: str, clock: Clock | None = None) -> None:
+        self.driver = driver
+        self.dialect_name = dialect_name
+        self.clock: Clock = clock or SystemClock()
+        self.sql = driver.dialect
+        self.flusher = Flusher(driver, self._register_client, self.clock.now_ms)
+        self._waking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        await self.driver.open()
+        try:
+            await migrate.check(self.driver, self.dialect_name)
+        except BaseException:
+            await self.driver.close()
+            raise
+        self.flusher.start()
+
+    async def close(self) -> None:
+        await self.flusher.close()
+        for task in list(self._tasks):
+            await asyncio.gather(task, return_exceptions=True)
+        if self.flusher.client:
+            await self.retire(self.flusher.client)
+        await self.driver.close()
+
+    async def migrate(self) -> list[str]:
+        """Open the driver only, bring the schema up to date, close again."""
+        await self.driver.open()
+        try:
+            return await migrate.migrate(self.driver, self.dialect_name)
+        finally:
+            await self.driver.close()
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    async def register(self, kind: str, name: str, queues: Sequence[str]) -> int:
+        added = await self._change(
+            Query(self.sql.WORKER_ADD, (kind, name, ",".join(queues), self.clock.now_ms()))
+        )
+        worker = int(added[0][0])
+        if not await self.driver.lock("worker", worker):
+            raise StoreError(f"the lock of the new worker {worker} is taken; start again")
+        return worker
+
+    async def _register_client(self) -> int:
+        return await self.register("client", f"{socket.gethostname()}:{os.getpid()}", ())
+
+    async def retire(self, worker: int) -> None:
+        def steps() -> Steps[None]:
+            gone = yield Query(self.sql.WORKER_DROP, (worker,))
+            if gone and gone[0][0]:
+                yield Query(self.sql.TALLY_ADD, ("fenced", gone[0][0]))
+
+        try:
+            await self.driver.write(steps)
+        finally:
+            await self.driver.unlock("worker", worker)
+
+    async def workers(self) -> list[WorkerRecord]:
+        found = await self._rows(self.sql.WORKERS)
+        return [WorkerRecord(r[0], r[1], r[2], tuple(filter(None, r[3].split(","))), *r[4:]) for r in found]
+
+    async def missing(self, workers: Sequence[int]) -> set[int]:
+        return set(workers) - await self.driver.locked("worker", workers)
+
+    async def hold_lock(self, worker: int) -> None:
+        await self.driver.lock("worker", worker)
+
+    async def forget_clients(self, older_than_ms: int = 86_400_000) -> int:
+        before_ms = await self.now_ms() - older_than_ms
+        old = [row[0] for row in await self._rows(self.sql.CLIENTS, before_ms)]
+        gone = sorted(await self.missing(old)) if old else []
+        for client in gone:
+            await self.retire(client)
+        return len(gone)
+
+    async def peers(self) -> list[tuple[int, int]]:
+        return [(row[0], row[1]) for row in await self._rows(self.sql.PEERS)]
+
+    @property
+    def needs_sign_of_life(self) -> bool:
+        return self.dialect_name == "postgres"
+
+    async def up_for_s(self) -> float:
+        return await self.driver.up_for_s()
+
+    async def lead(self) -> bool:
+        return await self.driver.lock("leader", 0)
+
+    # --- the path of a document ------------------------------------------------------------------
+
+    async def add(self, documents: Sequence[NewDocument]) -> list[Added]:
+        answers: list[Added] = await self.flusher.submit(Add(tuple(documents)))
+        if any(a.answer == "added" for a in answers):
+            self.wake_soon()
+        return answers
+
+    async def claim(self, claim: Claim) -> list[Claimed]:
+        found: list[Claimed] = await self.flusher.submit(claim)
+        return found
+
+    async def save(self, save: Save) -> bool:
+        kept = bool(await self.flusher.submit(save))
+        if save.documents or save.jobs:
+            self.wake_soon()
+        return kept
+
+    async def settle(self, settle: Settle) -> bool:
+        return bool(await self.flusher.submit(settle))
+
+    async def beat(self, beat: Beat) -> set[tuple[int, int]]:
+        lost: set[tuple[int, int]] = await self.flusher.submit(beat)
+        return lost
+
+    async def promote(self, promote: Promote) -> int:
+        moved: int = await self.flusher.submit(promote)
+        if moved:
+            self.wake_soon()
+        return moved
+
+    async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        return await self.driver.listen(heard)
+
+    def wake_soon(self) -> None:
+        """Wake idle workers, once for whatever happens in the same few milliseconds."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(WAKE_S, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
+        task = asyncio.create_task(self._wake_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wake_quietly(self) -> None:
+        try:
+            await self.driver.wake()
+        except (StoreError, OSError):
+            return  # a lost wake-up costs a poll interval, nothing more
+
+    # --- recovery --------------------------------------------------------------------------------
+
+    async def expired(self, limit: int) -> list[Job]:
+        return [rows.job(row) for row in await self._rows(self.sql.EXPIRED, self.clock.now_ms(), limit)]
+
+    async def in_hand(self, worker: int) -> list[Job]:
+        return [rows.job(row) for row in await self._rows(self.sql.IN_HAND, worker)]
+
+    async def refill(self) -> None:
+        """Let in what waits for room under a limit; heals whatever a crash left behind."""
+
+        def steps() -> Steps[int]:
+            keys = [row[0] for row in (yield Query(self.sql.PARKED_KEYS))]
+            if keys:
+                now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+                yield from entering.fill(self.sql, keys, now)
+            return len(keys)
+
+        if await self.driver.write(steps):
+            self.wake_soon()
+
+    async def prune(self, age_ms: int, count: int, limit: int = 500) -> int:
+        def steps() -> Steps[int]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            pruned = 0
+            for queue, _ in (yield Query(self.sql.QUEUES)):
+                beyond = yield Query(self.sql.PRUNE_CUT, (queue, count))
+                cut = max(now - age_ms, beyond[0][0] if beyond else 0)
+                found = yield Query(self.sql.PRUNE_FIND, (queue, cut, limit))
+                if found:
+                    yield Query(self.sql.PRUNE_ITEM, rows=[(r[0], r[2], r[3]) for r in found])
+                    yield Query(self.sql.PRUNE_JOB, rows=[(r[0], r[1]) for r in found])
+                    pruned += len(found)
+            return pruned
+
+        return await self.driver.write(steps)
+
+    # --- operators -------------------------------------------------------------------------------
+
+    async def requeue(self, requeue: Requeue) -> str:
+        answer: str = await self.flusher.submit(requeue)
+        self.wake_soon()
+        return answer
+
+    async def cancel(self, cancel: Cancel) -> str:
+        answer: str = await self.flusher.submit(cancel)
+        return answer
+
+    async def raise_(self, raise_: Raise) -> str:
+        answer: str = await self.flusher.submit(raise_)
+        return answer
+
+    async def pause(self, queue: str, paused: bool, by: str = "") -> None:
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            yield Query(self.sql.QUEUE_PAUSE, (queue, paused))
+            if not paused:
+                yield Query(self.sql.PARK_QUEUE, (queue,))
+            yield Query(self.sql.ACT_ADD, (now, by, "pause" if paused else "resume", None, queue, ""))
+
+        await self.driver.write(steps)
+        if not paused:
+            await self.refill()
+            self.wake_soon()
+
+    async def hold(self, dependency: str, reason: str, by: str = "") -> None:
+        await self._lanes_of(dependency, down=True, reason=reason, by=by)
+
+    async def release(self, dependency: str, by: str = "") -> None:
+        await self._lanes_of(dependency, down=False, reason="", by=by)
+        await self.refill()
+        self.wake_soon()
+
+    async def _lanes_of(self, dependency: str, down: bool, reason: str, by: str) -> None:
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            since, why = (now, reason) if down else (None, None)
+            yield Query(self.sql.DEPENDENCY_SET, (dependency, since, why))
+            others = {row[0] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
+            for name, *_ in (yield Query(self.sql.LANES)):
+                if dependency not in needs_of(name) or (not down and needs_of(name) & others):
+                    continue
+                yield Query(self.sql.LANE_SET, (name, since, why))
+                if not down:
+                    yield Query(self.sql.PARK_LANE, (name,))
+            yield Query(self.sql.ACT_ADD, (now, by, "hold" if down else "release", None, dependency, reason))
+
+        await self.driver.write(steps)
+
+    async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
+            yield from entering.fill(self.sql, [key], now)
+
+        await self.driver.write(steps)
+
+    async def weigh(self, org: str, weight: float) -> None:
+        """An organisation of weight 2 gets twice the turns of one of weight 1."""
+        await self._change(Query(self.sql.ORG_WEIGH, (org, weight)))
+
+    async def declare(self, queues: Sequence[str], lanes: Sequence[str]) -> None:
+        def steps() -> Steps[None]:
+            for queue in sorted(set(queues)):
+                yield Query(self.sql.QUEUE_ADD, (queue,))
+            down = {row[0]: row[1:] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
+            for lane in sorted(set(lanes)):
+                since, why = next(
+                    (down[need] for need in sorted(needs_of(lane)) if need in down), (None, None)
+                )
+                yield Query(self.sql.LANE_ADD, (lane, since, why))
+
+        await self.driver.write(steps)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def status(self, org: str, document_id: str) -> Status | None:
+        found = await self._rows(self.sql.STATUS, org, document_id)
+        return rows.status(found[0]) if found else None
+
+    async def find(self, document_id: str) -> str | None:
+        """The organisation of a document."""
+        found = await self._rows(self.sql.FIND, document_id)
+        return found[0][0] if found else None
+
+    async def documents(
+        self, org: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100,
+        stage: str | None = None,
+    ) -> list[Status]:  # fmt: skip
+        return [
+            rows.status(row) for row in await self._rows(self.sql.DOCUMENTS, org, state, after, stage, limit)
+        ]
+
+    async def document(self, org: str, document_id: str) -> DocumentRecord | None:
+        found = await self._rows(self.sql.DOCUMENT, org, document_id)
+        return DocumentRecord(*found[0]) if found else None
+
+    async def attempts(self, org: str, document_id: str) -> list[Attempt]:
+        found = await self._rows(self.sql.ATTEMPTS, org, document_id)
+        return [rows.attempt_record(row) for row in found]
+
+    async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
+        return [SavedStage(*row) for row in await self._rows(self.sql.SAVES, org, document_id, pipeline)]
+
+    async def items(
+        self, org: str, document_id: str, pipeline: str, stage: str, fingerprint: str, generation: int
+    ) -> list[SavedItem]:
+        found = await self._rows(self.sql.ITEMS, org, document_id, pipeline, stage, fingerprint, generation)
+        return [SavedItem(*row) for row in found]
+
+    async def rows(self, org: str, document_id: str, name: str) -> list[tuple[str, bytes]]:
+        return [(row[0], row[1]) for row in await self._rows(self.sql.ROWS, org, document_id, name)]
+
+    async def lanes(self) -> list[LaneRecord]:
+        return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
+
+    async def acts(self, limit: int = 100) -> list[Row]:
+        """What operators did, newest first: (at_ms, who, verb, org, target, reason)."""
+        return await self._rows(self.sql.ACTS, limit)
+
+    async def blob_named(self, hash_: str) -> bool:
+        """Whether any row names this blob."""
+        return bool(await self._rows(self.sql.BLOB_NAMED, hash_))
+
+    async def tally(self, queues: Sequence[str] | None = None) -> Tally:
+        def steps() -> Steps[Tally]:
+            documents: dict[str, int] = dict((yield Query(self.sql.COUNT_DOCUMENTS)))
+            jobs: dict[str, dict[str, int]] = {}
+            for queue, state, n in (yield Query(self.sql.COUNT_JOBS)):
+                if queues is None or queue in queues:
+                    jobs.setdefault(queue, {})[state] = n
+            dues = [at for queue, at in (yield Query(self.sql.NEXT_DUE)) if queues is None or queue in queues]
+            fenced = (yield Query(self.sql.FENCED))[0][0]
+            return Tally(documents, jobs, min(dues, default=None), int(fenced))
+
+        return await self.driver.read(steps)
+
+    async def now_ms(self) -> int:
+        """The store's time."""
+        return int((await self._rows(self.sql.NOW, self.clock.now_ms()))[0][0])
+
+    # --- plumbing --------------------------------------------------------------------------------
+
+    async def _rows(self, sql: str, *params: Any) -> list[Row]:
+        return await self.driver.read(_one(Query(sql, params)))
+
+    async def _change(self, query: Query) -> list[Row]:
+        return await self.driver.write(_one(query))
+
+
+def _one(query: Query) -> Callable[[], Steps[list[Row]]]:
+    def steps() -> Steps[list[Row]]:
+        return (yield query)
+
+    return steps

@@ -1,0 +1,314 @@
+"""SQLite through apsw: one writer thread, WAL with synchronous=FULL, and a `flock` turn among processes.
+
+The busy handler starves writers, so processes queue for their turn on a lock file instead. A worker's sign of life is a
+`flock` of its own: the kernel frees it the moment the process dies. Idle workers are woken through FIFOs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import math
+import os
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from perdure.core.clock import wall_ms
+from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
+from perdure.store.base import DataRefused, Row, Steps
+from perdure.store.sqlite_dialect import SqliteDialect
+
+T = TypeVar("T")
+NETWORK_FILESYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "glusterfs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+    }
+)
+BUSY_MS = 10_000
+
+
+@lru_cache(maxsize=1024)
+def numbered(sql: str) -> str:
+    """`$1` → `?1`."""
+    return re.sub(r"\$(\d+)", r"?\1", sql)
+
+
+class SqliteDriver:
+    """The database file at `path`, and beside it a directory for locks, wake-ups and blobs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dialect = SqliteDialect()
+        self.directory = path.with_name(path.name + ".d")
+        self._writer = ThreadPoolExecutor(1, "perdure-writer")
+        self._readers = ThreadPoolExecutor(2, "perdure-reader")
+        self._local = threading.local()
+        self._connections: list[apsw.Connection] = []
+        self._turn_fd = -1
+        self._locks: dict[tuple[str, int], int] = {}
+
+    async def open(self) -> None:
+        refuse_network_filesystem(self.path)
+        await self._in(self._writer, self._prepare)
+
+    def _prepare(self) -> None:
+        try:
+            for name in ("locks", "wake"):
+                (self.directory / name).mkdir(parents=True, exist_ok=True)
+            self._turn_fd = os.open(self.directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
+            with self._turn():
+                self._connection()
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot open {self.path}: {error.strerror}; check the path and its rights"
+            ) from error
+
+    async def close(self) -> None:
+        def shut() -> None:
+            for connection in self._connections:
+                with suppress(apsw.Error):
+                    connection.close()
+
+        await self._in(self._writer, shut)
+        self._writer.shutdown()
+        self._readers.shutdown()
+        for name, number in list(self._locks):
+            await self.unlock(name, number)
+        if self._turn_fd >= 0:
+            os.close(self._turn_fd)
+            self._turn_fd = -1
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+        def run() -> T:
+            with self._turn(), mapped():
+                connection = self._connection()
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    answer = drive(connection, steps())
+                    connection.execute("COMMIT")
+                    return answer
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+
+        return await self._in(self._writer, run)
+
+    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        def run() -> T:
+            with mapped():
+                connection = self._connection()
+                connection.execute("BEGIN")
+                try:
+                    return drive(connection, steps())
+                finally:
+                    connection.execute("ROLLBACK")
+
+        return await self._in(self._readers, run)
+
+    async def script(self, text: str) -> None:
+        def run() -> None:
+            with self._turn(), mapped():
+                connection = self._connection()
+                with connection:
+                    connection.execute(text)
+
+        await self._in(self._writer, run)
+
+    def _connection(self) -> apsw.Connection:
+        """This thread's connection."""
+        found: apsw.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            with mapped():
+                found = apsw.Connection(str(self.path))
+                found.set_busy_timeout(BUSY_MS)
+                for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=4000",
+                               "cache_size=-65536", "temp_store=MEMORY"):  # fmt: skip
+                    found.execute(f"PRAGMA {pragma}")
+                found.create_scalar_function("perdure_now", lambda *_: wall_ms(), 0)
+            self._local.connection = found
+            self._connections.append(found)
+        return found
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One process writes at a time, in the order they asked."""
+        fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
+
+    @staticmethod
+    async def _in(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    # --- locks that die with their process -------------------------------------------------------
+
+    def _lock_path(self, name: str, number: int) -> Path:
+        return self.directory / "locks" / f"{name}-{number}"
+
+    async def lock(self, name: str, number: int) -> bool:
+        if (name, number) in self._locks:
+            return True
+        fd = os.open(self._lock_path(name, number), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._locks[name, number] = fd
+        return True
+
+    async def unlock(self, name: str, number: int) -> None:
+        fd = self._locks.pop((name, number), None)
+        if fd is not None:
+            if name == "worker":
+                self._lock_path(name, number).unlink(missing_ok=True)
+            os.close(fd)
+
+    async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
+        return {number for number in numbers if self._is_locked(name, number)}
+
+    def _is_locked(self, name: str, number: int) -> bool:
+        try:
+            fd = os.open(self._lock_path(name, number), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            # shared, so that two who look at the same time do not see each other
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+
+    async def up_for_s(self) -> float:
+        return math.inf
+
+    # --- wake-ups --------------------------------------------------------------------------------
+
+    async def wake(self) -> None:
+        for fifo in list((self.directory / "wake").iterdir()):
+            try:
+                fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # its reader is gone
+                fifo.unlink(missing_ok=True)
+                continue
+            try:
+                os.write(fd, b"!")
+            except BlockingIOError:
+                pass  # it has wake-ups enough
+            finally:
+                os.close(fd)
+
+    async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+        loop = asyncio.get_running_loop()
+        fifo = self.directory / "wake" / f"{os.getpid()}-{id(heard)}"
+        os.mkfifo(fifo)
+        fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+
+        def readable() -> None:
+            os.read(fd, 4096)
+            heard()
+
+        loop.add_reader(fd, readable)
+
+        async def stop() -> None:
+            loop.remove_reader(fd)
+            fifo.unlink(missing_ok=True)
+            os.close(fd)
+
+        return stop
+
+
+def drive(connection: apsw.Connection, steps: Steps[T]) -> T:
+    """Run the steps on this connection."""
+    rows: list[Row] = []
+    try:
+        query = next(steps)
+        while True:
+            sql = numbered(query.sql)
+            if query.rows is None:
+                rows = list(connection.execute(sql, tuple(query.params)))
+            else:
+                scalars = tuple(query.params)
+                bound: Any = [scalars + tuple(row) for row in query.rows] if scalars else query.rows
+                rows = list(connection.executemany(sql, bound))
+            query = steps.send(rows)
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+@contextmanager
+def mapped() -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise StoreBusy(f"the database is locked: {error}") from error
+    except (
+        apsw.ConstraintError,
+        apsw.TooBigError,
+        apsw.MismatchError,
+        OverflowError,
+        UnicodeEncodeError,
+        TypeError,
+    ) as error:
+        raise DataRefused(str(error)) from error
+    except apsw.FullError as error:
+        raise StoreUnavailable("the disk is full; free some space") from error
+    except apsw.NotADBError as error:
+        raise StoreError(
+            "the file is not a SQLite database; name another path", code="store_invalid"
+        ) from error
+    except (apsw.CantOpenError, apsw.IOError, apsw.ReadOnlyError) as error:
+        raise StoreUnavailable(
+            f"cannot use the database file: {error}; check the path and its rights"
+        ) from error
+    except apsw.Error as error:
+        raise StoreError(f"{type(error).__name__}: {error}") from error
+
+
+def refuse_network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
+    """WAL and flock cannot be trusted on a network file system."""
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"the directory {path.parent} does not exist; create it first")
+    if not mounts.exists():
+        return
+    target, best = str(path.parent.resolve()), ("", "")
+    for line in mounts.read_text().splitlines():
+        _, mount, kind, *_ = line.split(" ")
+        mount = mount.encode().decode("unicode_escape")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    if best[1] in NETWORK_FILESYSTEMS:
+        raise SettingInvalid(
+            f"{path} is on a network file system ({best[1]}), where SQLite can lose data; "
+            "use a local disk, or PostgreSQL for a fleet",
+            code="filesystem_unsafe",
+        )

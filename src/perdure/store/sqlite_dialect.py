@@ -1,0 +1,120 @@
+"""SQLite's statements: one writer at a time, so no row locks; many rows are many runs of a prepared statement."""
+
+from __future__ import annotations
+
+import json
+import re
+from heapq import nsmallest
+
+from perdure.store.base import Query, Row, Steps
+from perdure.store.dialect import (
+    DOCUMENT_COLUMNS,
+    FENCE_SAVE,
+    FENCE_SETTLE,
+    JOB_COLUMNS,
+    NEW_ATTEMPT,
+    NEW_DOCUMENT,
+    NEW_EMITTED,
+    NEW_ITEM,
+    NEW_JOB,
+    NEW_SAVED,
+    REQUEUE_JOB,
+    SAVE_SET,
+    SETTLE_SET,
+    UPSERT_EMITTED,
+    UPSERT_ITEM,
+    UPSERT_SAVED,
+    Dialect,
+)
+from perdure.store.operations import Claim
+
+
+def _insert(table: str, columns: dict[str, str], conflict: str) -> str:
+    values = ", ".join(f"${n}" for n in range(1, len(columns) + 1))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values}) {conflict}"
+
+
+def _bind(template: str, columns: dict[str, str]) -> str:
+    """`{r}name` → the parameter that carries that column, after the one scalar."""
+    numbers = {name: n for n, name in enumerate(columns, 2)}
+    return re.sub(r"\{r\}(\w+)", lambda m: f"${numbers[m[1]]}", template)
+
+
+class SqliteDialect(Dialect):
+    """SQLite's own statements."""
+
+    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING id")
+    DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
+    DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
+    JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, key) DO NOTHING")
+    JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
+    SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
+    ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
+    EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
+    TURNS = (
+        "SELECT $1, $2, t.rank, t.vt, coalesce((SELECT weight FROM org WHERE name = $2), 1) "
+        "FROM (SELECT 1) LEFT JOIN turn t ON t.queue = $1 AND t.org = $2"
+    )
+    TURN_SET = (
+        "INSERT INTO turn (queue, org, rank, vt) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (queue, org, rank) DO UPDATE SET vt = max(turn.vt, excluded.vt)"
+    )
+    VT_NOW = (
+        "SELECT $1, (SELECT min((SELECT vt FROM job WHERE state = 'queued' AND queue = $1 AND lane = l.name "
+        "AND suspect = 0 AND vt > 0 ORDER BY vt LIMIT 1)) FROM lane l WHERE l.down_ms IS NULL), "
+        "(SELECT max(vt) FROM turn WHERE queue = $1)"
+    )
+    FENCE_SAVE = _bind(
+        f"UPDATE job SET {SAVE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' RETURNING {{r}}ord",
+        FENCE_SAVE,
+    )
+    FENCE_SETTLE = _bind(
+        f"UPDATE job SET {SETTLE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "
+        "AND (NOT {r}expired_only OR lease_until_ms < $1) RETURNING {r}ord",
+        FENCE_SETTLE,
+    )
+    BEAT = (
+        "UPDATE job SET lease_until_ms = $1 + lease_ms, beat_ms = $1 "
+        "WHERE id = $2 AND token = $3 AND state = 'running'"
+    )
+    BEAT_HELD = "SELECT id, token FROM job WHERE id = $1 AND token = $2 AND state = 'running'"
+    DUE = (
+        "SELECT id, org, queue, limit_key, claims, priority FROM job WHERE state = 'waiting' AND run_at_ms <= $1 "
+        "ORDER BY run_at_ms LIMIT $2"
+    )
+    PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
+    SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
+    PARKED = (
+        "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
+        "ORDER BY vt, priority DESC, id LIMIT $2"
+    )
+    UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
+
+    _PAIRS = (
+        "SELECT q.name, l.name FROM queue q, lane l WHERE q.name IN (SELECT value FROM json_each($1)) "
+        "AND NOT q.paused AND l.down_ms IS NULL"
+    )
+    _READY = (
+        "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
+        "ORDER BY vt, priority DESC, id LIMIT $4"
+    )
+    _TAKE = (
+        "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
+        "claimed_ms = $3, lease_until_ms = $3 + lease_ms, beat_ms = $3, progress_ms = $3 WHERE id = $4"
+    )
+    _TAKEN = (
+        f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j "
+        "JOIN document d ON d.org = j.org AND d.id = j.document_id WHERE j.id = $1"
+    )
+
+    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
+        pairs = yield Query(self._PAIRS, (json.dumps(claim.queues),))
+        ready: list[Row] = []
+        for queue, lane in pairs:
+            ready += yield Query(self._READY, (queue, lane, suspect, limit))
+        ids = [(row[2],) for row in (nsmallest(limit, ready) if len(pairs) > 1 else ready)]
+        if not ids:
+            return []
+        yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows=ids)
+        return (yield Query(self._TAKEN, rows=ids))

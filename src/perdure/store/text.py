@@ -1,0 +1,28 @@
+"""One sanitiser in front of both stores, so that both give identical results.
+
+Names and keys that the caller chose are refused when broken; messages that came from elsewhere are cleaned.
+"""
+
+from __future__ import annotations
+
+from perdure.errors import InputInvalid
+
+NAME_MAX = 2_000
+
+
+def cleaned(text: str) -> str:
+    """The text with what a database cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\0", "\ufffd")
+
+
+def checked(text: str, what: str) -> str:
+    """The text itself, or InputInvalid: names and keys are never changed silently."""
+    if "\0" in text:
+        raise InputInvalid(f"{what} contains a NUL character; remove it", code="text_nul")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputInvalid(f"{what} is not valid Unicode (lone surrogate)", code="text_broken") from None
+    if len(text) > NAME_MAX:
+        raise InputInvalid(f"{what} is longer than {NAME_MAX} characters", code="text_too_long")
+    return text

@@ -1,0 +1,1 @@
+"""Events turned into log lines (and, later, metrics and streams)."""

@@ -1,0 +1,78 @@
+"""One JSON line per attempt start, completion and failure, and an ERROR line when a document dies."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+from perdure.core.events import (
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    DocumentDead,
+    Events,
+    JobRecovered,
+    StageSaved,
+    StageSkipped,
+    WorkerLost,
+    WriteFenced,
+)
+
+_log = structlog.get_logger("perdure")
+
+
+def configure(level: str = "INFO") -> None:
+    """Write JSON lines to standard error, one per event, nothing below `level`."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def log_events(events: Events) -> None:
+    """Log what happens from now on."""
+    events.subscribe(_line)
+
+
+def _line(event: AnyEvent) -> None:
+    match event:
+        case WorkerLost():
+            _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
+        case AttemptStarted():
+            _log.info("attempt started", **_facts(event), generation=event.generation, resumed=event.resumed)
+        case StageSaved():
+            _log.debug("stage saved", **_facts(event), duration_ms=event.duration_ms)
+        case StageSkipped():
+            _log.debug("stage already saved", **_facts(event))
+        case AttemptEnded(outcome="done"):
+            _log.info("attempt done", **_facts(event), duration_ms=event.duration_ms)
+        case AttemptEnded():
+            _log.warning(
+                f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
+                error_type=event.error_type, error_code=event.error_code, delay_ms=event.delay_ms, why=event.why,
+            )  # fmt: skip
+        case DocumentDead():
+            _log.error(
+                "document dead", **_facts(event), collection=event.collection, attempts=event.attempts,
+                last_attempt_ms=event.last_attempt_ms, error=event.error,
+            )  # fmt: skip
+        case WriteFenced():
+            _log.warning("late write refused", **_facts(event))
+        case JobRecovered():
+            _log.warning("job recovered", **_facts(event), reason=event.reason, suspect=event.suspect)
+
+
+def _facts(event: Any) -> dict[str, Any]:
+    return {
+        "job_id": event.job_id, "document_id": event.document_id, "org_id": event.org, "pipeline": event.pipeline,
+        "attempt": event.attempt, "stage": event.stage,
+    }  # fmt: skip

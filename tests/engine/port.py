@@ -1,0 +1,74 @@
+"""The engine's side of a running stage, as a fake that remembers what it was asked to save; and things to loop over."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.engine.context import Context
+from perdure.engine.document import Document
+from perdure.store.operations import EmittedRow
+from perdure.store.records import DocumentRecord
+
+RECORD = DocumentRecord("d1", "o1", "c", "books", "text", "a.txt", "", "h", 3, b"a b", None, b"{}", None, 0)
+DOC = Document(RECORD)
+
+
+@dataclass
+class FakePort:
+    """Remembers saves in order: (key, value, row keys)."""
+
+    saved: dict[str, bytes] = field(default_factory=dict)
+    saves: list[tuple[str, bytes, list[str]]] = field(default_factory=list)
+    revoked: bool = False
+    progressed: list[tuple[float, float | None]] = field(default_factory=list)
+
+    def saved_items(self) -> Mapping[str, bytes]:
+        return self.saved
+
+    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        self.saves.append((key, value, [row.key for row in rows]))
+
+    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        await asyncio.sleep(0)
+        self.save_item_sync(key, value, rows)
+
+    def progress(self, done: float, total: float | None) -> None:
+        self.progressed.append((done, total))
+
+
+def context(port: FakePort | None = None, **options: Any) -> Context:
+    return Context(port or FakePort(), DOC, "embed", **options)
+
+
+@dataclass
+class Page:
+    number: int
+
+
+def read(page: Page) -> str:
+    return f"page {page.number}"
+
+
+PAGES = [Page(7), Page(8), Page(9)]
+
+
+def key(page: Page) -> int:
+    return page.number
+
+
+async def aread(page: Page) -> str:
+    await asyncio.sleep(0)
+    return read(page)
+
+
+async def collect(pairs: AsyncIterator[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    return [pair async for pair in pairs]
+
+
+def name_of(value: object) -> str:
+    """A test case's name that is the same in every process: no addresses of objects."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
