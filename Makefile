@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= auto
+SEEDS  ?= 20000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench sim faults clean
@@ -41,9 +42,8 @@ bench: setup ## measure how fast a backlog drains
 	@test -f benchmarks/drain.py || { echo "benchmarks/drain.py does not exist: nothing to measure" >&2; exit 1; }
 	$(BIN)/python benchmarks/drain.py
 
-sim: setup ## the long simulation: seeded interleavings on the real SQL
-	@test -d tests/sim || { echo "tests/sim does not exist: there is no simulation to run" >&2; exit 1; }
-	$(PYTEST) -n $(JOBS) --maxprocesses=8 -m 'long or not long' --timeout=1800 tests/sim
+sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default)
+	SEEDS=$(SEEDS) $(PYTEST) -n $(JOBS) --maxprocesses=8 --timeout=3600 -q tests/sim
 
 faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }

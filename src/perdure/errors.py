@@ -38,6 +38,8 @@ class PerdureError(Exception):
 class StageSignal(PerdureError):
     """What stage code raises to tell the engine how to go on."""
 
+    code = "stage_signal"
+
 
 class Transient(StageSignal):
     """It may work next time: counts an attempt; never tried earlier than `retry_after_s`."""

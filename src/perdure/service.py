@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -217,7 +217,10 @@ class AsyncPerdure:
         if from_stage is not None and pipeline.at(from_stage) is None:
             known = ", ".join(s.name for s in pipeline.stages)
             raise StageUnknown(f"pipeline {pipeline.name} has no stage {from_stage!r} (it has {known})")
-        requeue = Requeue(status.org, document_id, intake.first_job(pipeline), from_stage, _who(), reason)
+        job, document = intake.first_job(pipeline), await self.store.document(status.org, document_id)
+        if document is not None:
+            job = replace(job, limit_key=intake.limit_key(document, pipeline))
+        requeue = Requeue(status.org, document_id, job, from_stage, _who(), reason)
         return await self.store.requeue(requeue)
 
     async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
@@ -249,18 +252,21 @@ class AsyncPerdure:
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
-        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
-        self._worker = Worker(
-            self.store, runner, slate, worker, self.queues, self.concurrency, self.settings.poll_s
-        )
+        self._worker = self.new_worker(worker, slate, nursery)
         collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
         try:
             await self._worker.run()
         finally:
             collecting.cancel()
+            self._worker.runner.threads.close()
             self._worker = None
+
+    def new_worker(self, worker: int, slate: Slate, nursery: Nursery) -> Worker:
+        """A worker over our store that has not begun; `work` runs one, tests drive one by hand."""
+        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
+        return Worker(self.store, runner, slate, worker, self.queues, self.concurrency, self.settings.poll_s)
 
     async def _collect_garbage(self) -> None:
         """Now and then; several workers at it do no harm."""

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from perdure.errors import SettingInvalid
 
 
 class Settings(BaseSettings):
-    """What can be set from outside; arguments given in code or on the command line win."""
+    """What can be set from outside; arguments given in code or on the command line win. SettingInvalid."""
 
     model_config = SettingsConfigDict(env_prefix="PERDURE_", extra="ignore")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            wrong = (
+                f"PERDURE_{str(e['loc'][0]).upper()} is {e['input']!r}: {e['msg']}" for e in error.errors()
+            )
+            raise SettingInvalid("; ".join(wrong)) from None
 
     store: str = Field(default="sqlite:///perdure.db", description="Address of the store.")
     direct_url: str | None = Field(

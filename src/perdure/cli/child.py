@@ -17,7 +17,7 @@ from contextlib import suppress
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
 from perdure.engine.slate import Slate
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, UsageError
 from perdure.watch.log import configure, log_events
 
 PR_SET_PDEATHSIG = 1
@@ -44,7 +44,7 @@ def main() -> None:
         asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
     except PerdureError as error:
         print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
-        os._exit(2)
+        os._exit(2 if isinstance(error, UsageError) else 1)
     # threads that stage code left behind must not keep us here
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,14 +58,24 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     hello = {
         "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
+        "grace_s": app.settings.grace_s,
     }  # fmt: skip
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")
     answer = b""
     while not answer.endswith(b"\n"):
         answer += await loop.sock_recv(control, 4096) or sys.exit(1)
-    loop.add_reader(control, lambda: control.recv(1) or os._exit(1))
     nursery = app.new_nursery()
+
+    def heard() -> None:
+        """A word from the supervisor: suspects may be coming. Silence for ever: it is gone, and so are we."""
+        with suppress(OSError):
+            if control.recv(64):
+                app.warm(nursery)
+                return
+        os._exit(1)
+
+    loop.add_reader(control, heard)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: loop.create_task(app.stop()))
     try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 
 from perdure.app import Perdure
-from perdure.errors import SettingInvalid
+from perdure.errors import PerdureError, SettingInvalid
 
 FORM = "write it as module:app, for example books:app"
 
@@ -21,12 +22,17 @@ def load_app(target: str) -> Perdure:
         sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not module_name.startswith(error.name):
-            raise
-        raise SettingInvalid(
-            f"there is no module {module_name!r} here; {FORM}", code="target_invalid"
-        ) from error
+    except PerdureError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise SettingInvalid(
+                f"there is no module {module_name!r} here; {FORM}", code="target_invalid"
+            ) from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        raise SettingInvalid(f"{module_name!r} cannot be imported: {what}", code="target_invalid") from error
     for name in path.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, Perdure):

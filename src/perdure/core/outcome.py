@@ -19,7 +19,8 @@ from perdure.errors import (
     PerdureError,
     Permanent,
     RetryLater,
-    StoreError,
+    StoreBusy,
+    StoreUnavailable,
     Transient,
     Unstorable,
 )
@@ -75,6 +76,7 @@ class Crashed:
     stage: str
     reason: str
     message: str = ""
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +191,9 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
             return Hold(f"stage {stage} needs {lane}, which is down", suspect=job.suspect)
         case Unserved(reason=reason):
             return Hold(reason, suspect=job.suspect)
-        case Crashed(stage=stage, reason=reason, message=message):
+        case Crashed(stage=stage, reason=reason, message=message, policy=policy):
             failure = Failure(stage, "Crashed", f"crashed:{reason}", message or f"killed: {reason}")
-            return _crashed(job, failure, reason, rand)
+            return _crashed(job, failure, reason, policy or job.policy, rand)
         case Overdue(stage=stage, code=code, message=message, policy=policy):
             failure = Failure(stage, "Overdue", code, message)
             return _charged(job, failure, policy or job.policy, None, rand)
@@ -267,7 +269,7 @@ def _raised(
             return Hold(str(error), failure, job.suspect)
         case DependencyDown():
             return _dependency_doubtful(job, failure, policy, rand)
-        case StoreError():
+        case StoreBusy() | StoreUnavailable():
             delay_ms = hold_delay_ms(job.postpones)
             return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))
         case RetryLater(delay_s=delay_s):
@@ -314,12 +316,14 @@ def _charged(
     return Retry(delay_ms, why, failure, crashes, suspect=job.suspect or crashes > 0)
 
 
-def _crashed(job: Job, failure: Failure, reason: str, rand: Callable[[], float]) -> Outcome:
+def _crashed(
+    job: Job, failure: Failure, reason: str, policy: Policy, rand: Callable[[], float]
+) -> Outcome:
     """A crash while alone is proof: it is charged, and the second one in a generation quarantines."""
     crashes = job.crashes + (reason not in POLITE_SIGNALS)
     if crashes >= CRASHES_MAX:
         return Dead(failure, f"quarantined after {crashes} crashes while alone", crashes=crashes)
-    return _charged(job, failure, job.policy, None, rand, crashes)
+    return _charged(job, failure, policy, None, rand, crashes)
 
 
 def _given_back(job: Job, later: Later) -> Outcome:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.engine.context import Context
+from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import keep
 from perdure.engine.isolate import CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
 from perdure.engine.result import Produced
 from perdure.engine.saving import item_fingerprint, items_since
-from perdure.engine.stage_cell import TARGET, Assignment, conclude, load
-from perdure.errors import LeaseLost, PerdureError
+from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
+from perdure.errors import LeaseLost
+from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import EmittedRow, ItemOutput, Save
 
 if TYPE_CHECKING:
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
 #: How much later than the stage's own timeout the keeper ends a worker whose loop stands still.
 FORCE_MS = 2_000
 LOOK_S = 0.25
-
-
-class Revoked(Exception):
-    """The job is not ours any more."""
+LATE_MS = 750  # a look this late says that the loop stood still, not that the stage did
+PAUSES_MAX = 3
+ABANDON_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +60,64 @@ class Execution:
         self.over = False
         self.loop = asyncio.get_running_loop()
         self.progress_ms = monotonic_ms()
+        self.deadline_ms = 0  # after which the supervisor acts; 0: never
+        self.pauses = 0
 
     async def run(self) -> Ran:
-        """What the stage produced, or whatever it raised; Revoked, CellOverdue, CellCrashed."""
+        """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
         self.items = await self._load_items() if job.resumed else {}
         # what was typed at a prompt can be found by no other process: there even a suspect runs here
-        isolated = stage.isolate or (job.suspect and stage.pipeline.module is not None)
-        deadline_ms = 0
+        isolated = self.runner.cells and (
+            stage.isolate or (job.suspect and stage.pipeline.module is not None)
+        )
         if stage.timeout is not None and not isolated:
-            deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
-        self.runner.slate.start(self.journey.slot, deadline_ms, stage.lease_ms)
+            self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
+        self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)
         try:
-            work = self._in_cell() if isolated else self._here()
-            return await self._watched(work, limited=not isolated)
+            if isolated:
+                try:
+                    return await self._in_cell()
+                except StageAbsent:
+                    if stage.isolate:
+                        raise  # a suspect, though, must not die of how its pipeline was defined
+            if stage.timeout is None and stage.stall is None:
+                return await self._here()
+            return await self._in_time(self._here())
         finally:
             self.over = True
             self.runner.slate.pause(self.journey.slot)
 
-    async def _watched(self, work: Awaitable[Ran], limited: bool) -> Ran:
-        """Await the work while the job is ours and, where nobody else looks after that, within its time."""
-        task = asyncio.ensure_future(work)
-        revoked = asyncio.ensure_future(self.journey.revoked.wait())
-        began_ms = monotonic_ms()
+    async def _in_time(self, work: Coroutine[Any, Any, Ran]) -> Ran:
+        """Await the work within the stage's time; what is overdue is cancelled, and abandoned if it will not go."""
+        task = asyncio.create_task(work)
+        began_ms = looked_ms = monotonic_ms()
         try:
             while not task.done():
-                look_s = LOOK_S if limited and (self.stage.timeout or self.stage.stall) else None
-                await asyncio.wait({task, revoked}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
-                if revoked.done():
-                    raise Revoked
-                if limited and not task.done():
+                await asyncio.wait({task}, timeout=LOOK_S)
+                gap_ms, looked_ms = monotonic_ms() - looked_ms, monotonic_ms()
+                if gap_ms > LATE_MS:
+                    began_ms += self._forgive(gap_ms)
+                if not task.done():
                     self._check_time(began_ms)
             return task.result()
         finally:
-            revoked.cancel()
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=1.0)
+                await asyncio.wait({task}, timeout=ABANDON_S)
             if task.done() and not task.cancelled():
                 task.exception()
+
+    def _forgive(self, gap_ms: int) -> int:
+        """While the loop stood still nobody could get on: that time does not count, but not for ever."""
+        self.pauses += 1
+        if self.pauses > PAUSES_MAX:
+            return 0
+        self.progress_ms += gap_ms
+        if self.deadline_ms:
+            self.deadline_ms += gap_ms
+            self.runner.slate.start(self.journey.slot, self.deadline_ms, self.stage.lease_ms)
+        return gap_ms
 
     def _check_time(self, began_ms: int) -> None:
         now_ms = monotonic_ms()
@@ -119,10 +139,19 @@ class Execution:
             produced, rows, _ = conclude(stage, document, context, values, returned)
             return Ran(produced, rows)
 
-        if stage.is_async:
-            return finish(await stage.fn(**arguments))
-        ran: Ran = await self.runner.threads.run(lambda: finish(stage.fn(**arguments)))
-        return ran
+        try:
+            if stage.is_async:
+                return finish(await stage.fn(**arguments))
+            ran: Ran = await self.runner.threads.run(lambda: finish(stage.fn(**arguments)))
+            return ran
+        except Exception:
+            raise
+        except BaseException as left:
+            # an exit or a cancellation of its own making is the stage's failure, not the end of this worker
+            asked = asyncio.current_task()
+            if isinstance(left, asyncio.CancelledError) and asked is not None and asked.cancelling():
+                raise
+            raise RemoteError(type(left).__name__, str(left)) from None
 
     async def _in_cell(self) -> Ran:
         stage, journey = self.stage, self.journey
@@ -155,7 +184,7 @@ class Execution:
 
     @property
     def revoked(self) -> bool:
-        return self.over or self.journey.revoked.is_set()
+        return self.over or self.journey.revoked
 
     def saved_items(self) -> Mapping[str, bytes]:
         return self.items
@@ -194,15 +223,17 @@ class Execution:
         job, stage = self.job, self.stage
         since = items_since(job, stage, stage.pipeline)
         fingerprint = item_fingerprint(stage, self.input_hash)
+        names = (stage.name,) if stage.was is None else (stage.was, stage.name)
         loaded: dict[str, bytes] = {}
-        for item in await self.runner.store.items(
-            job.org, job.document_id, job.pipeline, stage.name, fingerprint, since
-        ):
-            if item.blob is None:
-                loaded[item.key] = item.inline or b""
-                continue
-            try:
-                loaded[item.key] = await self.runner.blobs.get(item.blob)
-            except PerdureError:
-                loaded.pop(item.key, None)
+        for name in names:
+            for item in await self.runner.store.items(
+                job.org, job.document_id, job.pipeline, name, fingerprint, since
+            ):
+                if item.blob is None:
+                    loaded[item.key] = item.inline or b""
+                    continue
+                try:
+                    loaded[item.key] = await self.runner.blobs.get(item.blob)
+                except (BlobMissing, BlobCorrupt):
+                    loaded.pop(item.key, None)
         return loaded

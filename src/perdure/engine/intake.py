@@ -29,6 +29,11 @@ INLINE_BYTES_MAX = 32 * 1024
 META_BYTES_MAX = 64 * 1024
 CONTENT_BYTES_MAX = 512 * 1024 * 1024
 PRIORITY_BOUND = 100
+ATTEMPTS_MAX = 10_000
+SECONDS_MAX = 10 * 366 * 86_400.0
+#: What is part of an index must fit into it, whatever its characters: PostgreSQL allows 2,704 bytes in all.
+ORG_MAX = 100
+INDEXED_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,12 @@ async def receive(
     pipeline.check()
     kind, content = _content(entry)
     name = checked(entry.name or (Path(entry.path).name if entry.path is not None else ""), "the name")
-    org, collection = checked(entry.org, "the organisation"), checked(entry.collection, "the collection")
+    org = checked(entry.org, "the organisation", ORG_MAX)
+    collection = checked(entry.collection, "the collection")
+    media_type = checked(entry.media_type, "the media type")
     key = checked(entry.key, "the key") if entry.key is not None else None
+    if not isinstance(entry.meta, dict | None):
+        raise InputInvalid(f"meta takes a dict, not {type(entry.meta).__name__}")
     meta = _json(entry.meta or {}, "meta")
     if len(meta) > META_BYTES_MAX:
         raise InputTooLarge(
@@ -73,10 +82,10 @@ async def receive(
     inline, blob, content_hash, size = await _keep(content, blobs, bytes_max)
     dedupe = None
     if entry.dedupe:
-        dedupe = f"key:{key}" if key is not None else f"{kind}:{content_hash}"
+        dedupe = _key_dedupe(key) if key is not None else f"{kind}:{content_hash}"
     document = NewDocument(
         id=str(uuid7()), org=org, job=job, collection=collection, kind=kind, name=name,
-        media_type=entry.media_type or mimetypes.guess_type(name)[0] or "", content_hash=content_hash, size=size,
+        media_type=media_type or mimetypes.guess_type(name)[0] or "", content_hash=content_hash, size=size,
         inline=inline, blob=blob, meta=meta, dedupe=dedupe,
     )  # fmt: skip
     return with_limit(document, pipeline)
@@ -97,19 +106,19 @@ def first_job(pipeline: Pipeline, policy: Policy | None = None) -> NewJob:
 
 def with_limit(document: NewDocument, pipeline: Pipeline) -> NewDocument:
     """The document with the concurrency key that its pipeline gives it."""
-    if pipeline.concurrency_key is None:
-        return document
     d = document
     record = DocumentRecord(
         d.id, d.org, d.collection, d.job.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, d.inline,
         d.blob, d.meta, d.parent_id, 0,
     )  # fmt: skip
-    key = pipeline.concurrency_key(Document(record))
-    return (
-        document
-        if key is None
-        else replace(d, job=replace(d.job, limit_key=checked(key, "the concurrency key")))
-    )
+    key = limit_key(record, pipeline)
+    return document if key is None else replace(d, job=replace(d.job, limit_key=key))
+
+
+def limit_key(record: DocumentRecord, pipeline: Pipeline) -> str | None:
+    """What the document shares a concurrency limit with."""
+    key = pipeline.concurrency_key(Document(record)) if pipeline.concurrency_key is not None else None
+    return None if key is None else checked(key, "the concurrency key", INDEXED_MAX)
 
 
 async def keep(content: bytes, blobs: Blobs) -> tuple[bytes | None, str | None]:
@@ -117,6 +126,11 @@ async def keep(content: bytes, blobs: Blobs) -> tuple[bytes | None, str | None]:
     if len(content) <= INLINE_BYTES_MAX:
         return content, None
     return None, await blobs.put(content)
+
+
+def _key_dedupe(key: str) -> str:
+    hashed = hashlib.sha256(key.encode()).hexdigest()
+    return f"key:{key}" if len(key) <= INDEXED_MAX else f"key-sha256:{hashed}"
 
 
 def _content(entry: Entry) -> tuple[str, bytes | Path]:
@@ -170,12 +184,14 @@ async def _keep(
 
 
 def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
-    if entry.attempts is not None and not 1 <= entry.attempts <= 10_000:
-        raise InputInvalid(f"attempts must be from 1 to 10000, not {entry.attempts}")
-    if abs(entry.priority) > PRIORITY_BOUND:
-        raise InputInvalid(
-            f"priority must be from -{PRIORITY_BOUND} to {PRIORITY_BOUND}, not {entry.priority}"
-        )
+    _whole("priority", entry.priority, -PRIORITY_BOUND, PRIORITY_BOUND)
+    _seconds("delay_s", entry.delay_s)
+    if entry.attempts is not None:
+        _whole("attempts", entry.attempts, 1, ATTEMPTS_MAX)
+    if entry.backoff_s is not None:
+        _seconds("backoff_s", entry.backoff_s)
+    if not isinstance(entry.run_at, datetime | None):
+        raise InputInvalid(f"run_at takes a datetime, not {type(entry.run_at).__name__}")
     if entry.run_at is not None and entry.run_at.tzinfo is None:
         raise InputInvalid("run_at has no time zone; use datetime.now(timezone.utc) or the like")
     policy = pipeline.policy
@@ -190,5 +206,15 @@ def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
         first_job(pipeline, policy),
         priority=entry.priority,
         run_at_ms=int(entry.run_at.timestamp() * 1000) if entry.run_at is not None else None,
-        delay_ms=int(max(0.0, entry.delay_s) * 1000),
+        delay_ms=int(entry.delay_s * 1000),
     )
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise InputInvalid(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+def _seconds(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
+        raise InputInvalid(f"{name} must be from 0 to {SECONDS_MAX:.0f} seconds, not {value!r}")

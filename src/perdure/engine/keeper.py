@@ -27,6 +27,7 @@ APART_S = 0.7
 ALIVE_S = 0.5
 SWEEP_S = 1.0
 BEAT_S_MAX = 10.0
+NEGLECT_MS = 3_000
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ class Keeper:
     # --- the death of others ---------------------------------------------------------------------
 
     async def _look(self) -> None:
-        await self.store.hold_lock(self.worker)
+        await self.store.tend()
         others = {w: beat_ms for w, beat_ms in await self.store.peers() if w != self.worker}
         gone = await self.store.missing(sorted(others))
         now_s = time.monotonic()
@@ -142,7 +143,8 @@ class Keeper:
     # --- sweeping --------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
-        if await self.store.lead():
+        # a frozen leader keeps its lock; every change of a sweep is guarded, so anybody may stand in for it
+        if await self.store.lead() or await self.store.neglected_ms() > NEGLECT_MS:
             swept = await self.sweeper.sweep(time.monotonic())
             for failure in swept.failed:
                 self._on_sweep_failed(failure)

@@ -3,6 +3,7 @@ worker's own path, so a document that dies with its worker ends exactly like one
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from perdure.core.events import AttemptEnded, DocumentDead, Events, JobRecovered
@@ -15,23 +16,36 @@ from perdure.store.operations import Settle
 async def recover(
     store: Store, events: Events, jobs: Iterable[tuple[Job, Result]], reason: str, expired_only: bool = False
 ) -> int:
-    """Settle each job by its result; those that somebody else settled or renewed meanwhile are left alone."""
-    taken = 0
-    for job, result in jobs:
-        ending = outcome(job, result)
-        if await store.settle(Settle(job, ending, job.stage, job.lane, expired_only=expired_only)):
-            taken += 1
+    """Settle each job by its result; those that somebody else settled or renewed meanwhile are left alone.
+
+    All ride one commit, so that a worker's whole hand is back at once; one that cannot be settled stops no other.
+    """
+    endings = [(job, outcome(job, result)) for job, result in jobs]
+    settles = [
+        Settle(job, ending, job.stage, job.lane, expired_only=expired_only, ours=False)
+        for job, ending in endings
+    ]
+    answers = await asyncio.gather(*map(store.settle, settles), return_exceptions=True)
+    for (job, ending), kept in zip(endings, answers, strict=True):
+        if kept is True:
             suspect = isinstance(ending, Later) and ending.suspect
-            events.publish(
-                JobRecovered(
-                    job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage, reason, suspect
-                )
-            )
-            publish_end(events, job, ending, job.stage, 0)
-    return taken
+            where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+            events.publish(JobRecovered(*where, reason, suspect))
+            collection = await _collection(store, job) if isinstance(ending, Dead) else ""
+            publish_end(events, job, ending, job.stage, 0, collection)
+    if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
+        raise failed[0]
+    return answers.count(True)
 
 
-def publish_end(events: Events, job: Job, ending: Outcome, stage: str, duration_ms: int) -> None:
+async def _collection(store: Store, job: Job) -> str:
+    found = await store.document(job.org, job.document_id)
+    return found.collection if found is not None else ""
+
+
+def publish_end(
+    events: Events, job: Job, ending: Outcome, stage: str, duration_ms: int, collection: str
+) -> None:
     """Tell what became of an attempt."""
     delay_ms = ending.delay_ms if isinstance(ending, Retry | Later) else None
     failure = None if isinstance(ending, Done) else ending.failure
@@ -51,8 +65,8 @@ def publish_end(events: Events, job: Job, ending: Outcome, stage: str, duration_
         events.publish(
             DocumentDead(
                 *where,
-                job.queue,
-                job.attempts,
+                collection,
+                job.attempts - (not ending.charged),
                 job.claimed_ms,
                 f"{ending.failure.code}: {ending.failure.message}",
             )

@@ -23,6 +23,9 @@ T = TypeVar("T")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 NAME_RULE = "a small letter, then at most 62 small letters, digits, _ or -"
 
+#: A row's key is part of an index, and an index holds no more.
+ROW_KEY_BYTES_MAX = 2_000
+
 Sql = tuple[str, tuple[object, ...]]
 
 
@@ -79,6 +82,9 @@ class Row:
         """The row as the store takes it; Unstorable if its data cannot be JSON."""
         key = {name: clean(value) if isinstance(value, str) else value for name, value in self.key.items()}
         text = json.dumps(key, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        if len(text.encode()) > ROW_KEY_BYTES_MAX:
+            message = f"row {self.name}: its key has more than {ROW_KEY_BYTES_MAX} bytes; move some into data"
+            raise Permanent("row_invalid", message)
         return EmittedRow(self.name, text, Codec(Any, f"data of row {self.name}").encode(self.data))
 
 

@@ -32,7 +32,7 @@ from perdure.core.outcome import (
 )
 from perdure.engine import saving
 from perdure.engine.document import Document
-from perdure.engine.execution import Execution, Revoked
+from perdure.engine.execution import Execution
 from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage, Pipeline
@@ -73,8 +73,8 @@ class Journey:
     progressed: bool = False
     settled: bool = False
     stage_started_ms: int = 0
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    revoked: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: bool = False
+    revoked: bool = False
 
 
 class Runner:
@@ -97,6 +97,7 @@ class Runner:
         self.nursery = nursery
         self.threads = Threads()
         self.lanes_down: frozenset[str] = frozenset()
+        self.cells = True  # tests may want every stage in this process
 
     def begin(self, claimed: Claimed, slot: int) -> Journey:
         """A journey that has not set out yet."""
@@ -143,9 +144,9 @@ class Runner:
                     journey.raws.pop(unreadable.stage, None)
                     journey.hashes.clear()
         except asyncio.CancelledError:
+            if journey.revoked:
+                raise LeaseLost("the lease ran out") from None
             return self._stopped(journey)
-        except Revoked:
-            raise LeaseLost("the lease ran out") from None
         except LeaseLost:
             raise
         except Exception as error:
@@ -175,7 +176,7 @@ class Runner:
                 continue
             if stage.lane and stage.lane in self.lanes_down:
                 return LaneDown(stage.name, stage.lane)
-            if journey.stopping.is_set():
+            if journey.stopping:
                 return self._stopped(journey)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following)
@@ -223,7 +224,8 @@ class Runner:
             StageSaved(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms)
         )
         if following is None:
-            publish_end(self.events, job, ending, stage.name, monotonic_ms() - journey.started_ms)
+            duration_ms = monotonic_ms() - journey.started_ms
+            publish_end(self.events, job, ending, stage.name, duration_ms, collection)
 
     async def _raw(self, journey: Journey, name: str) -> bytes:
         """The saved output of an earlier stage."""
@@ -247,16 +249,17 @@ class Runner:
 
     async def _failed(self, journey: Journey, pipeline: Pipeline, error: Exception) -> Result:
         """The result that an exception stands for."""
+        stage = pipeline.at(journey.stage)
+        policy = stage.policy(journey.job.policy) if stage is not None else None
         match error:
             case CellCrashed():
-                return Crashed(journey.stage, error.reason, str(error))
+                return Crashed(journey.stage, error.reason, str(error), policy)
             case CellOverdue():
-                return Overdue(journey.stage, str(error.code), str(error))
+                return Overdue(journey.stage, str(error.code), str(error), policy)
             case NurseryLost():
                 return Orphaned(journey.stage, str(error), blame=False)
             case PreloadFailed():  # a broken installation is nobody's attempt; another worker may do better
                 return Unserved(journey.stage, str(error))
-        stage = pipeline.at(journey.stage)
         lane_down = False
         if isinstance(error, DependencyDown):
             if stage is not None and error.name not in stage.needs:
@@ -265,7 +268,6 @@ class Runner:
                 lane.name for lane in await self.store.lanes() if lane.down_since_ms is not None
             )
             lane_down = journey.lane in self.lanes_down
-        policy = stage.policy(journey.job.policy) if stage is not None else None
         return Raised(journey.stage, error, lane_down, policy)
 
     async def _settle(self, journey: Journey, result: Result) -> None:
@@ -278,7 +280,9 @@ class Runner:
             kept = await self.store.settle(Settle(journey.job, ending, journey.stage, journey.lane))
         if not kept:
             raise LeaseLost("the lease passed on")
-        publish_end(self.events, journey.job, ending, journey.stage, monotonic_ms() - journey.started_ms)
+        duration_ms = monotonic_ms() - journey.started_ms
+        collection = journey.document.collection
+        publish_end(self.events, journey.job, ending, journey.stage, duration_ms, collection)
 
 
 def _unstorable(journey: Journey, error: StoreError) -> Outcome:

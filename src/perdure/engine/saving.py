@@ -25,24 +25,29 @@ from perdure.store.text import checked
 
 def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
     """The newest save of each of the pipeline's stages that this generation may take up, under its present name."""
-    fresh = False
+    fresh = "/" in job.key  # a follow-up runs anew in each generation of its document
     newest: dict[str, SavedStage] = {}
     for save in saves:
         if save.stage not in newest or save.generation >= newest[save.stage].generation:
             newest[save.stage] = save
     found: dict[str, SavedStage] = {}
     for stage in pipeline.stages:
-        fresh = fresh or job.fresh_from in (stage.name, stage.was)
+        fresh = fresh or begins_fresh(job, stage)
         known = newest.get(stage.name) or newest.get(stage.was or "")
         if known is not None and (not fresh or known.generation == job.generation):
             found[stage.name] = known
     return found
 
 
+def begins_fresh(job: Job, stage: AnyStage) -> bool:
+    """Whether the operator asked for this stage and all after it to be run again."""
+    return job.fresh_from is not None and job.fresh_from in (stage.name, stage.was)
+
+
 def items_since(job: Job, stage: AnyStage, pipeline: Pipeline) -> int:
     """The oldest generation whose items this run of the stage may take up."""
     for other in pipeline.stages:
-        if job.fresh_from in (other.name, other.was):
+        if "/" in job.key or begins_fresh(job, other):
             return job.generation
         if other is stage:
             break

@@ -13,8 +13,8 @@ import struct
 import tempfile
 from dataclasses import dataclass
 
-FIELDS = 8  # token, job, lease_ms, started, deadline_ms, renewed_ms, revoked, reserved
-TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED = range(7)
+FIELDS = 8
+TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED, USED = range(FIELDS)
 SLOTS_MAX = 4096
 _WORD = struct.Struct("<q")
 _SLOT = struct.Struct(f"<{FIELDS}q")
@@ -39,6 +39,7 @@ class Slate:
     def __init__(self, memory: bytearray | mmap.mmap, fd: int = -1) -> None:
         self._memory = memory
         self.fd = fd
+        # freed slots are taken again first, so those that were ever used are always the first ones
         self._free = list(range(len(memory) // _SLOT.size - 1, -1, -1))
 
     @classmethod
@@ -78,6 +79,7 @@ class Slate:
         ):
             self._put(slot, field, value)
         self._put(slot, TOKEN, token)
+        self._put(slot, USED, 1)
         return slot
 
     def start(self, slot: int, deadline_ms: int, lease_ms: int) -> None:
@@ -110,8 +112,9 @@ class Slate:
         """Every job in hand; a slot that is being written at this moment is left out."""
         found = []
         for slot in range(SLOTS_MAX):
-            token = self._get(slot, TOKEN)
-            if token:
+            if not self._get(slot, USED):
+                break
+            if token := self._get(slot, TOKEN):
                 whole = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
                 if whole[TOKEN] == token == self._get(slot, TOKEN):
                     found.append(

@@ -34,6 +34,17 @@ class SavedUnreadable(PerdureError):
         self.stage = stage
 
 
+class StageAbsent(PerdureError):
+    """A process of its own cannot find the stage."""
+
+    code = "stage_absent"
+
+    def __init__(self, target: str, why: str) -> None:
+        super().__init__(
+            f"a process of its own cannot find {target} ({why}); define the pipeline at the top of its module"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     """A document's blob as a local file; the reader that Document wants."""
@@ -70,7 +81,10 @@ class Assignment:
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Called in the cell: run the stage and give back (produced, rows)."""
     work: Assignment = pickle.loads(payload)
-    stage = find_target(work.target)
+    try:
+        stage = find_target(work.target)
+    except Exception as error:
+        raise StageAbsent(work.target, str(error)) from error
     document = Document.from_payload(work.document, LocalFile(Path(work.file) if work.file else None))
     context = Context(
         CellPort(ask, work.items), document, stage.name, version=stage.version, attempt=work.attempt,

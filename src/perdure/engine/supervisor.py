@@ -2,7 +2,8 @@
 
 It holds the worker's lock, renews the leases, sweeps, and starts the child. When the child dies it knows the exact
 signal and, from the slate, what was in hand: documents are given back at once. A child whose stage holds the
-interpreter past its hard timeout is killed, and only that document is charged.
+interpreter past its hard timeout is killed. If that stage was the only one, it is charged; of several any one may have
+held the others up, so all are tried again alone, where the one to blame is found out.
 
     supervisor                               child (`python -m perdure.cli.child MODULE:APP`)
       spawn, slate in shared memory     →      import the app
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +30,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import Orphaned, Overdue, Result, Stopped
 from perdure.engine.keeper import Keeper, monotonic_ms
 from perdure.engine.recovery import recover
-from perdure.engine.slate import Held, Slate
+from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper
 from perdure.engine.verdict import signal_name
 from perdure.errors import StoreError
@@ -37,6 +40,7 @@ from perdure.store.sql_store import SqlStore
 LOOK_S = 0.2
 RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEADY_S = 10.0
+LEAVE_S = 6.0  # beyond its grace, for a child to interrupt what is left and to write that down
 USAGE = 2
 
 
@@ -80,6 +84,8 @@ class Supervisor:
         self._store: SqlStore | None = None
         self._keeper: Keeper | None = None
         self._worker = 0
+        self._grace_s = 0.0
+        self._child: Child | None = None
 
     async def run(self) -> int:
         """Until SIGTERM (twice: at once); the exit status."""
@@ -90,7 +96,7 @@ class Supervisor:
         stop_keeping = asyncio.Event()
         try:
             while not self._stop.is_set():
-                child = self._spawn()
+                child = self._child = self._spawn()
                 try:
                     hello = await self._hello(child)
                     if hello is None:
@@ -165,7 +171,10 @@ class Supervisor:
             "worker", f"{socket.gethostname()}:{os.getpid()}", hello["queues"]
         )
         sweeper = Sweeper(store, self.events, Retention(hello["retention_age_ms"], hello["retention_count"]))
-        self._keeper = Keeper(store, self.events, self._worker, child.slate, sweeper)
+        self._grace_s = hello["grace_s"]
+        self._keeper = Keeper(
+            store, self.events, self._worker, child.slate, sweeper, on_absence=self._expect_suspects
+        )
         return asyncio.create_task(self._keeper.run(stopping), name="perdure-keeper")
 
     async def _watch(self, child: Child) -> int:
@@ -175,33 +184,41 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
         ended = asyncio.create_task(child.exited())
-        overdue: list[Held] = []
-        told = 0
+        overdue = False
+        told, leave_s = 0, math.inf
         while not ended.done():
             await asyncio.wait({ended}, timeout=LOOK_S)
             if self.stops > told:
-                told = self.stops
+                told, leave_s = self.stops, loop.time() + self._grace_s + LEAVE_S
                 child.send_signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
-            if not overdue and (overdue := _overdue(child.slate)):
+            overdue = overdue or _overdue(child.slate)
+            if overdue or loop.time() > leave_s:
                 child.send_signal(signal.SIGKILL)
         await self._recover(child, ended.result(), overdue)
         return ended.result()
 
-    async def _recover(self, child: Child, status: int, overdue: list[Held]) -> None:
-        """Whoever was overdue is charged; whoever had begun is suspect; the others only come back."""
+    def _expect_suspects(self) -> None:
+        """Another worker seems to be dead: let the child prepare for documents that run in processes of their own."""
+        if self._child is not None:
+            with suppress(OSError):
+                self._child.control.send(b"!")
+
+    async def _recover(self, child: Child, status: int, overdue: bool) -> None:
+        """Whoever held a worker of its own past its time is charged; whoever had begun is suspect; others come back."""
         assert self._store is not None
         how = signal_name(-status) if status < 0 else f"exit status {status}"
-        reason = f"worker process ended: {how}"
-        begun = {held.job_id: held for held in child.slate.held()}
-        late = {(held.job_id, held.token) for held in overdue}
+        reason = "worker stood still past a stage's timeout" if overdue else f"worker process ended: {how}"
+        begun = {(held.job_id, held.token) for held in child.slate.held() if held.started}
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + LEAVE_S
         while True:
             try:
                 jobs = await self._store.in_hand(self._worker)
-                results = [(job, self._result(job, begun, late, reason)) for job in jobs]
+                results = [(job, self._result(job, begun, overdue, reason)) for job in jobs]
                 taken = await recover(self._store, self.events, results, reason)
             except StoreError:
-                if self.stops > 1:
-                    return
+                if self.stops > 1 or (self._stop.is_set() and loop.time() > give_up_s):
+                    return  # whoever finds our lock free takes over
                 await asyncio.sleep(1)
                 continue
             if taken:
@@ -210,33 +227,31 @@ class Supervisor:
                 self.events.publish(WorkerLost(self._worker, taken, reason))
             return
 
-    def _result(self, job: Job, begun: dict[int, Held], late: set[tuple[int, int]], reason: str) -> Result:
-        if (job.id, job.token) in late:
+    def _result(self, job: Job, begun: set[tuple[int, int]], overdue: bool, reason: str) -> Result:
+        had_begun = (job.id, job.token) in begun  # one that never got onto the slate had not
+        if had_begun and overdue and len(begun) == 1:
             return Overdue(job.stage, "stage_timeout", f"stage {job.stage} held its worker past its timeout")
         if self._stop.is_set():
             return Stopped(job.stage, progressed=True, stage_age_ms=0)
-        return Orphaned(job.stage, reason, blame=_had_begun(job, begun))
+        return Orphaned(job.stage, reason, blame=had_begun)
 
     async def _close(self, keeping: asyncio.Task[None] | None, stopping: asyncio.Event) -> None:
         stopping.set()
         if keeping is not None:
             await asyncio.wait({keeping}, timeout=5)
             keeping.cancel()
+        try:
+            await asyncio.wait_for(self._retire(), LEAVE_S)
+        except (StoreError, TimeoutError):
+            return  # whoever finds our lock free takes over
+
+    async def _retire(self) -> None:
         if self._store is not None:
-            try:
-                if not await self._store.in_hand(self._worker):
-                    await self._store.retire(self._worker)
-                await self._store.close()
-            except StoreError:
-                return  # whoever finds our lock free takes over
+            if not await self._store.in_hand(self._worker):
+                await self._store.retire(self._worker)
+            await self._store.close()
 
 
-def _overdue(slate: Slate) -> list[Held]:
+def _overdue(slate: Slate) -> bool:
     now_ms = monotonic_ms()
-    return [held for held in slate.held() if held.started and 0 < held.deadline_ms < now_ms]
-
-
-def _had_begun(job: Job, begun: dict[int, Held]) -> bool:
-    """A claimed job that never got onto the slate had not begun either."""
-    held = begun.get(job.id)
-    return held is not None and held.started
+    return any(held.started and 0 < held.deadline_ms < now_ms for held in slate.held())

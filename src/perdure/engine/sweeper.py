@@ -40,10 +40,17 @@ class Swept:
 class Sweeper:
     """Sweeps the whole store, whoever its documents belong to."""
 
-    def __init__(self, store: Store, events: Events, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: Events,
+        retention: Retention | None = None,
+        server_young_s: float = SERVER_YOUNG_S,
+    ) -> None:
         self.store = store
         self.events = events
         self.retention = retention or Retention()
+        self.server_young_s = server_young_s
         self._pruned_s = -1e9
 
     async def sweep(self, monotonic_s: float) -> Swept:
@@ -67,7 +74,7 @@ class Sweeper:
 
     async def _recover(self, swept: Swept) -> None:
         expired = await self.store.expired(PROMOTE_BATCH)
-        if not expired or await self.store.up_for_s() < SERVER_YOUNG_S:
+        if not expired or await self.store.up_for_s() < self.server_young_s:
             return  # right after a restart the workers themselves are only coming back
         gone = await self.store.missing(sorted({job.worker for job in expired}))
         # a worker that lives but lost its lease was cut off or frozen; that says little about its documents

@@ -14,9 +14,10 @@ class Threads:
     """Runs plain functions beside the event loop; idle threads are reused."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = 0
         self._lock = threading.Lock()
+        self._closed = False
         self.started = 0
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -55,8 +56,17 @@ class Threads:
         self._work.put(work)
         return future
 
+    def close(self) -> None:
+        """Let idle threads go, and the others when their stage ends."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._idle):
+                self._work.put(None)
+
     def _live(self) -> None:
-        while True:
-            self._work.get()()
+        while (work := self._work.get()) is not None:
+            work()
             with self._lock:
+                if self._closed:
+                    return
                 self._idle += 1

@@ -69,7 +69,7 @@ class Worker:
             self.stopping.set()
             self._turn.set()
             for journey in self._tasks.values():
-                journey.stopping.set()
+                journey.stopping = True
 
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
@@ -89,6 +89,15 @@ class Worker:
         # once more right after falling idle: what was added before we were marked idle woke nobody
         return len(found) >= free > 0 or (self._idle and not was_idle)
 
+    async def turn(self) -> int:
+        """One claim, run to its end, for whoever drives a worker by hand; how many jobs that were."""
+        await self.refresh_lanes()
+        before = self.claimed
+        await self.claim()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        return self.claimed - before
+
     @property
     def busy(self) -> int:
         """How many jobs are in hand."""
@@ -99,6 +108,7 @@ class Worker:
         self.claimed += 1
         slot = self.slate.take(job.id, job.token, job.lease_ms, monotonic_ms())
         journey = self.runner.begin(claimed, slot)
+        journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
         self._tasks[task] = journey
         task.add_done_callback(self._ended)
@@ -125,12 +135,14 @@ class Worker:
         looked_s = -LANES_S
         loop = asyncio.get_running_loop()
         while True:
-            for journey in self._tasks.values():
-                if self.slate.revoked(journey.slot):
-                    journey.revoked.set()
+            for task, journey in list(self._tasks.items()):
+                if self.slate.revoked(journey.slot) and not journey.revoked:
+                    journey.revoked = True
+                    task.cancel()
             if loop.time() - looked_s >= LANES_S:
                 looked_s = loop.time()
                 with suppress(StoreError):
+                    await self.store.tend()
                     await self.refresh_lanes()
             await asyncio.sleep(LOOK_S)
 

@@ -80,6 +80,9 @@ class Flush:
         settles = [(n, op) for n, op in enumerate(batch) if isinstance(op, Settle)]
         if not saves and not settles:
             return
+        # a claim joins the lane, so a job that moves to an undeclared one would never be seen again
+        moves = {(op.job.queue, op.lane) for op in batch if isinstance(op, Save | Settle)} - self.known
+        yield from entering.declare(sql, (), [lane for _, lane in moves])
         accepted: set[int] = set()
         if saves:
             fence = [rows.save_fence(n, op) for n, op in saves]
@@ -96,16 +99,20 @@ class Flush:
         kept = [op for n, op in saves if n in accepted] + [op.save for op in ended if op.save]
         yield from self.kept(kept)
         yield from self.ended(ended)
-        if refused := len(saves) + len(settles) - len(accepted):
+        late = [n for n, _ in saves] + [n for n, op in settles if op.ours]
+        if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
 
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
         """Outputs, items, rows and children of accepted saves."""
         sql, now_ms = self.sql, self.now_ms
-        if outputs := [rows.saved(s.job, out, now_ms) for s in saves for out in s.outputs]:
-            yield Query(sql.SAVED_ADD, rows=outputs)
-        if items := [rows.item(s.job, item) for s in saves for item in s.items]:
-            yield Query(sql.ITEM_ADD, rows=items)
+        # one statement must not touch one row twice; of each key the last one written wins
+        outputs = {rows.saved_key(s.job, o): rows.saved(s.job, o, now_ms) for s in saves for o in s.outputs}
+        if outputs:
+            yield Query(sql.SAVED_ADD, rows=list(outputs.values()))
+        items = {rows.item_key(s.job, item): rows.item(s.job, item) for s in saves for item in s.items}
+        if items:
+            yield Query(sql.ITEM_ADD, rows=list(items.values()))
         emitted = {
             rows.emitted_key(s.job, r): rows.emitted(s.job, s.stage, r, now_ms) for s in saves for r in s.rows
         }
@@ -141,26 +148,30 @@ class Flush:
             return
         documents = [d for _, op in adds for d in op.documents]
         added = yield from self.insert(documents)
-        others = [d for d in documents if d.id not in added]
-        same: dict[str, str] = {}
+        others = [d for d in documents if (d.org, d.id) not in added]
+        same: dict[tuple[str, str], str] = {}
         if asked := [(i, d.org, d.job.pipeline, d.dedupe) for i, d in enumerate(others) if d.dedupe]:
             for i, known in (yield Query(self.sql.DOCUMENT_SAME, rows=asked)):
-                same[others[i].id] = known
+                same[others[i].org, others[i].id] = known
         for n, op in adds:
-            answers[n] = [
-                Added(d.id, "added") if d.id in added else Added(same.get(d.id, d.id), "exists")
-                for d in op.documents
-            ]
+            answers[n] = []
+            for d in op.documents:
+                new = (d.org, d.id) in added
+                added.discard((d.org, d.id))  # the same one again in this flush exists already
+                answers[n].append(
+                    Added(d.id, "added") if new else Added(same.get((d.org, d.id), d.id), "exists")
+                )
 
-    def insert(self, documents: Sequence[NewDocument]) -> Steps[set[str]]:
-        """Write documents that are not there yet, and their jobs; the ids that were written."""
+    def insert(self, documents: Sequence[NewDocument]) -> Steps[set[tuple[str, str]]]:
+        """Write documents that are not there yet, and their jobs; (organisation, id) of those that were written."""
         ordered = sorted(documents, key=lambda d: (d.org, d.job.pipeline, d.dedupe or d.id))
         written = yield Query(self.sql.DOCUMENT_ADD, rows=[rows.document(d, self.now_ms) for d in ordered])
-        added = {row[0] for row in written}
-        seen: set[str] = set()
+        added = {(row[0], row[1]) for row in written}
+        seen: set[tuple[str, str]] = set()
         for document in documents:
-            if document.id in added and document.id not in seen:
-                seen.add(document.id)
+            which = (document.org, document.id)
+            if which in added and which not in seen:
+                seen.add(which)
                 self.entries.append(entering.first(document))
         return added
 
@@ -224,6 +235,14 @@ class Flush:
         return [rows.claimed(row) for row in found]
 
 
+#: What an act is called, and its answer.
+_ACTS: dict[type, tuple[str, str]] = {
+    Requeue: ("requeue", "requeued"),
+    Cancel: ("cancel", "cancelled"),
+    Raise: ("raise", "raised"),
+}
+
+
 def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
     """The answers of a flush that was applied although its COMMIT reply was lost, read back."""
     answers: list[Any] = []
@@ -236,12 +255,15 @@ def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
                 still = yield Query(sql.SAVED_AGAIN, (job.org, job.id, job.token))
                 answers.append(bool(still))
             case Settle(job=job):
-                key = (job.org, job.document_id, job.key, job.generation, job.token)
+                key = (job.org, job.document_id, job.key, job.generation, job.token, *rows.ending(op))
                 answers.append(bool((yield Query(sql.SETTLED_AGAIN, key))))
             case Add(documents=documents):
                 answers.append((yield from _added_again(sql, documents)))
             case Requeue() | Cancel() | Raise():
-                answers.append({Requeue: "requeued", Cancel: "cancelled", Raise: "raised"}[type(op)])
+                verb, done = _ACTS[type(op)]
+                acted = yield Query(sql.ACTED_AGAIN, (op.org, op.document_id))
+                known = acted == [(verb, op.by)]
+                answers.append(done if known else f"refused: could not {verb}; see its state")
             case Beat():
                 answers.append(set())
             case Promote():

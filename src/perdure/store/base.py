@@ -71,6 +71,8 @@ class Driver(Protocol):
     async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
         """Which of these locks somebody holds; those not in the set are free."""
 
+    async def tend(self) -> None:
+        """Take locks and listening up again where a lost connection took them away."""
     async def up_for_s(self) -> float:
         """How long the database has been up: right after a restart no lock means nothing."""
 
@@ -102,12 +104,11 @@ class Store(Protocol):
     async def missing(self, workers: Sequence[int]) -> set[int]:
         """Which of these workers' locks are free (their process is gone)."""
 
-    async def hold_lock(self, worker: int) -> None:
-        """Make sure that this process still holds the worker's lock."""
-
     async def forget_clients(self, older_than_ms: int) -> int:
         """Remove the rows of doors and tools that are gone without saying so."""
 
+    async def tend(self) -> None:
+        """Take locks and listening up again where a lost connection took them away."""
     async def peers(self) -> list[tuple[int, int]]:
         """Every worker with the time of its last sign of life."""
 
@@ -117,6 +118,9 @@ class Store(Protocol):
 
     async def lead(self) -> bool:
         """Become, or stay, the one sweeping leader."""
+
+    async def neglected_ms(self) -> int:
+        """For how long the oldest expired lease or due job has been waiting for a sweep; 0 if there is none."""
 
     async def up_for_s(self) -> float:
         """How long the database has been up."""

@@ -24,11 +24,13 @@ DOCUMENT_COLUMNS = (
 )
 STATUS_COLUMNS = (
     "d.id, d.org, d.collection, d.pipeline, d.name, "
-    "CASE WHEN d.state <> 'open' THEN d.state WHEN j.state = 'queued' AND l.down_ms IS NOT NULL THEN 'held' "
+    "CASE WHEN d.state <> 'open' THEN d.state "
+    "WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
     "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END AS live, "
     "j.stage, d.generation, j.attempts, j.attempts_max, j.claims, j.suspect, d.degraded, "
     "CASE WHEN j.state = 'waiting' THEN j.run_at_ms END, j.beat_ms, d.created_ms, d.finished_ms, "
-    "d.error_code, d.error_message, CASE WHEN l.down_ms IS NOT NULL THEN l.name END"
+    "d.error_code, d.error_message, "
+    "CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN l.name END"
 )
 STATUS_FROM = (
     "document d LEFT JOIN job j ON j.org = d.org AND j.key = 'doc-' || d.id LEFT JOIN lane l ON l.name = "
@@ -96,6 +98,11 @@ REQUEUE_JOB = (
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
     "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL"
+)
+#: Of a job: neither its lane is down nor its queue paused.
+IN_SERVICE = (
+    "lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL) "
+    "AND queue NOT IN (SELECT name FROM queue WHERE paused)"
 )
 SETTLE_SET = (
     "state = {r}state, stage = {r}stage, lane = {r}lane, token = NULL, worker = NULL, lease_until_ms = NULL, "
@@ -170,9 +177,8 @@ class Dialect:
     SLOT_CREDIT = "UPDATE slot SET credit = $2, credit_ms = $3 WHERE key = $1"
     #: What is held or paused uses no room; it is parked again when its lane or queue opens.
     SLOT_USED = (
-        "SELECT count(*) FROM job j JOIN lane l ON l.name = j.lane JOIN queue q ON q.name = j.queue "
-        "WHERE j.limit_key = $1 AND j.finished_ms IS NULL AND (j.state = 'running' OR (j.state = 'queued' "
-        "AND l.down_ms IS NULL AND NOT q.paused))"
+        "SELECT count(*) FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state IN ('queued', 'running') "
+        f"AND (state = 'running' OR ({IN_SERVICE}))"
     )
     PARK_LANE = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
@@ -194,15 +200,22 @@ class Dialect:
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.lease_until_ms < "
         "(SELECT coalesce(CAST($1 AS bigint), perdure_now())) ORDER BY j.id LIMIT $2"
     )
+    NEGLECTED = (
+        "SELECT t.now_ms - (SELECT min(lease_until_ms) FROM job WHERE state = 'running'), "
+        "t.now_ms - (SELECT min(run_at_ms) FROM job WHERE state = 'waiting') "
+        "FROM (SELECT coalesce(CAST($1 AS bigint), perdure_now()) AS now_ms) AS t"
+    )
     CLAIMED_AGAIN = (
         f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j JOIN document d ON d.org = j.org AND d.id = "
         f"j.document_id "
         "WHERE j.state = 'running' AND j.worker = $1 AND j.token = $2"
     )
+    #: By token alone a settle that was refused would pass for the recovery that came before it.
     SETTLED_AGAIN = (
         "SELECT 1 FROM attempt WHERE org = $1 AND document_id = $2 AND job_key = $3 AND generation = $4 "
-        "AND token = $5"
+        "AND token = $5 AND outcome = $6 AND why = $7"
     )
+    ACTED_AGAIN = "SELECT verb, who FROM act WHERE org = $1 AND target = $2 ORDER BY id DESC LIMIT 1"
     SAVED_AGAIN = "SELECT 1 FROM job WHERE org = $1 AND id = $2 AND token = $3 AND state = 'running'"
 
     DOCUMENT_END = (
@@ -242,7 +255,7 @@ class Dialect:
     )
     SAVES = (
         "SELECT stage, generation, version, input_hash, output_hash, inline, blob, model, saved_ms, "
-        "duration_ms "
+        "duration_ms, size "
         "FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
     )
     ITEMS = (
@@ -252,8 +265,22 @@ class Dialect:
     )
     ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
     COUNT_DOCUMENTS = "SELECT state, count(*) FROM document GROUP BY state"
+    #: Documents that have not ended: what their main job does.
+    COUNT_LIVE = (
+        "SELECT CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
+        "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END, count(*) "
+        "FROM job j LEFT JOIN lane l ON l.name = j.lane "
+        "WHERE j.finished_ms IS NULL AND j.key = 'doc-' || j.document_id GROUP BY 1"
+    )
+    #: Every queue with the time since which its oldest ready job could have run.
+    QUEUES_READY = (
+        "SELECT q.name, q.paused, "
+        "(SELECT min(CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END) "
+        "FROM job j JOIN lane l ON l.name = j.lane "
+        "WHERE j.state = 'queued' AND j.queue = q.name AND l.down_ms IS NULL) FROM queue q ORDER BY q.name"
+    )
     COUNT_JOBS = (
-        "SELECT j.queue, CASE WHEN j.state = 'queued' AND l.down_ms IS NOT NULL THEN 'held' "
+        "SELECT j.queue, CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
         "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' ELSE j.state END, "
         "count(*) "
         "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
@@ -263,11 +290,12 @@ class Dialect:
         "SELECT j.queue, min(j.run_at_ms) FROM job j JOIN queue q ON q.name = j.queue "
         "WHERE j.state = 'waiting' AND NOT q.paused GROUP BY j.queue"
     )
-    PRUNE_CUT = (
-        "SELECT finished_ms FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
-        "ORDER BY finished_ms DESC LIMIT 1 OFFSET $2"
+    #: Many end in one flush and so in one millisecond; the id tells them apart.
+    PRUNE_BEYOND = (
+        "SELECT org, id, document_id, pipeline FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
+        "ORDER BY finished_ms DESC, id DESC LIMIT $3 OFFSET $2"
     )
-    PRUNE_FIND = (
+    PRUNE_AGED = (
         "SELECT org, id, document_id, pipeline FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
         "AND finished_ms <= $2 ORDER BY finished_ms LIMIT $3"
     )

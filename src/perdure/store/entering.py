@@ -7,9 +7,10 @@ room for; whoever enters or leaves fills in the same transaction, under the lock
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from perdure.core.lane import needs_of
 from perdure.core.model import Job, State, job_key
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
@@ -45,7 +46,22 @@ def follow_up(parent: Job, job: NewJob) -> Entry:
     name = job.name or job.pipeline
     if parent.generation > 1:
         name = f"{name}-g{parent.generation}"
-    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job)
+    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job, parent.generation)
+
+
+def declare(sql: Dialect, queues: Iterable[str], lanes: Iterable[str]) -> Steps[None]:
+    """Make queues and lanes known; known ones keep their state, a lane whose dependency is down starts down."""
+    for queue in sorted(set(queues)):
+        yield Query(sql.QUEUE_ADD, (queue,))
+    new = sorted(set(lanes))
+    down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))} if new else {}
+    for lane in new:
+        yield Query(sql.LANE_ADD, (lane, *lane_state(lane, down)))
+
+
+def lane_state(lane: str, down: Mapping[str, Row]) -> Row:
+    """Since when and why a lane is down, given the dependencies that are; (None, None) when it is up."""
+    return next((down[need] for need in sorted(needs_of(lane)) if need in down), (None, None))
 
 
 def enter(
@@ -56,9 +72,8 @@ def enter(
         return
     due_ms = [_due_ms(e.job, now_ms) for e in entries]
     # a claim joins queue and lane, so a job in an undeclared one would never be seen
-    for queue, lane in sorted({(e.job.queue, e.job.lane) for e in entries} - known):
-        yield Query(sql.QUEUE_ADD, (queue,))
-        yield Query(sql.LANE_ADD, (lane, None, None))
+    unknown = {(e.job.queue, e.job.lane) for e in entries} - known
+    yield from declare(sql, [queue for queue, _ in unknown], [lane for _, lane in unknown])
     now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
     wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]
     turns: dict[int, float] = dict(zip(now_due, (yield from assign(sql, wanted)), strict=True))
@@ -87,11 +102,13 @@ def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str]) -> Steps[int]
         return 0
     wanted = [
         (queue, org, RANK_RETRY if claims else rank_of(priority))
-        for _, org, queue, _, claims, priority in due
+        for _, org, queue, _, claims, priority, run_at_ms in due
+        if run_at_ms
     ]
-    turns = yield from assign(sql, wanted)
+    turns = iter((yield from assign(sql, wanted)))
     moved = []
-    for (id_, org, _, limit_key, _, _), vt in zip(due, turns, strict=True):
+    for id_, org, _, limit_key, _, _, run_at_ms in due:
+        vt = next(turns) if run_at_ms else 0.0  # one that was raised keeps its place before all others
         if limit_key is not None:
             keys.add(limit_key)
         moved.append((org, id_, str(State.PARKED if limit_key is not None else State.QUEUED), vt))

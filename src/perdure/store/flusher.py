@@ -157,23 +157,25 @@ class Flusher:
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._patience_s
         in_doubt, tries = False, 0
-        if not self.client:
-            self.client, self.number = await self._register(), 0
-        number = self.number + 1
         while True:
             try:
+                if not self.client:
+                    self.client, self.number = await self._register(), 0
+                number = self.number + 1
                 answers = await self._driver.write(partial(self._steps, ops, number, in_doubt))
             except Forgotten:
+                self.client = 0
                 if in_doubt:
                     raise StoreUnavailable(
                         "the outcome of the last write is unknown; read before writing again"
                     ) from None
-                self.client, self.number, number = await self._register(), 0, 1
             except (StoreBusy, StoreUnavailable) as error:
                 # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
-                in_doubt = in_doubt or isinstance(error, StoreUnavailable)
+                in_doubt = in_doubt or (isinstance(error, StoreUnavailable) and self.client > 0)
                 tries += 1
                 if loop.time() >= give_up_s:
+                    # in doubt the number may be taken; the next flush must not pass for the one that took it
+                    self.client = 0 if in_doubt else self.client
                     raise
                 await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S)) - 1])
             else:
@@ -199,7 +201,9 @@ def _alone(op: Operation) -> bool:
 
 
 def _declared(ops: Sequence[Operation]) -> set[tuple[str, str]]:
-    return {(d.job.queue, d.job.lane) for op in ops if isinstance(op, Add) for d in op.documents}
+    """Queues and lanes that these operations, once applied, made known."""
+    added = {(d.job.queue, d.job.lane) for op in ops if isinstance(op, Add) for d in op.documents}
+    return added | {(op.job.queue, op.lane) for op in ops if isinstance(op, Save | Settle)}
 
 
 def _fail(pending: Pending, error: Exception) -> None:

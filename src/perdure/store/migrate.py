@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
-from perdure.errors import SchemaNewer, SchemaOutdated
-from perdure.store.base import Driver, Query, Row, Steps
+from perdure.errors import SchemaNewer, SchemaOutdated, StoreUnavailable
+from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 
 TABLE = "CREATE TABLE IF NOT EXISTS migration (name text PRIMARY KEY, needs int NOT NULL, applied_ms bigint NOT NULL)"
+CREATE_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,12 @@ async def applied(driver: Driver) -> dict[str, int]:
         yield Query(TABLE)
         return (yield Query("SELECT name, needs FROM migration ORDER BY name"))
 
-    return {row[0]: row[1] for row in await driver.write(steps)}
+    for _ in range(CREATE_TRIES):
+        try:
+            return {row[0]: row[1] for row in await driver.write(steps)}
+        except DataRefused:  # another process creates the table right now, and IF NOT EXISTS does not see it
+            await _pause()
+    raise StoreUnavailable("the table of migrations cannot be created; try again")
 
 
 async def check(driver: Driver, dialect: str) -> None:
@@ -53,8 +59,14 @@ async def check(driver: Driver, dialect: str) -> None:
     if not theirs:
         await migrate(driver, dialect)
         return
-    if missing := [m.name for m in ours if m.name not in theirs]:
-        raise SchemaOutdated(f"the store lacks {', '.join(missing)}; run `perdure migrate`")
+    while any(m.name not in theirs for m in ours):
+        migrating = await driver.locked("migrate", [0])
+        theirs = await applied(driver)
+        missing = [m.name for m in ours if m.name not in theirs]
+        if missing and not migrating:
+            raise SchemaOutdated(f"the store lacks {', '.join(missing)}; run `perdure migrate`")
+        if missing:  # somebody is at it
+            await _pause()
     too_new = [name for name, needs in theirs.items() if needs > len(ours)]
     if too_new:
         raise SchemaNewer(

@@ -16,7 +16,7 @@ def open_store(url: str, clock: Clock | None = None, direct_url: str | None = No
     scheme, found, rest = url.partition("://")
     if found and scheme == "sqlite":
         path = rest.removeprefix("/")
-        if not path or path == "/" or path.startswith(":memory:"):
+        if path in ("", rest, "/") or path.startswith(":memory:"):
             raise SettingInvalid(
                 f"{url!r} names no file; the accepted forms are {FORMS}", code="store_url_invalid"
             )

@@ -141,6 +141,7 @@ class Settle:
     lane: str
     save: Save | None = None
     expired_only: bool = False  # refuse if the lease was renewed meanwhile
+    ours: bool = True  # False: taken back from another; if that is refused, no late write was
 
 
 @dataclass(frozen=True, slots=True)

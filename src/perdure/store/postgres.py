@@ -38,6 +38,7 @@ class PostgresDriver:
         self._writer: asyncpg.Connection | None = None
         self._pool: asyncpg.Pool | None = None
         self._direct: asyncpg.Connection | None = None
+        self._writing = asyncio.Lock()  # the flusher and the operators' verbs share one connection
         self._directing = asyncio.Lock()
         self._held: set[tuple[str, int]] = set()
         self._heard: list[Callable[[], None]] = []
@@ -66,26 +67,36 @@ class PostgresDriver:
         self._held.clear()
 
     async def _connect(self, url: str) -> asyncpg.Connection:
-        with mapped():
-            connection = await asyncpg.connect(url, timeout=CONNECT_S)
-            await connection.execute(SESSION)
-            return connection
+        try:
+            with mapped():
+                connection = await asyncpg.connect(url, timeout=CONNECT_S)
+                await connection.execute(SESSION)
+                return connection
+        except DataRefused as error:
+            raise SettingInvalid(f"the address of PostgreSQL is malformed: {error}") from error
+
+    def _check_open(self) -> asyncpg.Pool:
+        if self._pool is None:
+            raise StoreError("the store is closed; open it first", code="store_closed")
+        return self._pool
 
     # --- transactions ----------------------------------------------------------------------------
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
-        if self._writer is None or self._writer.is_closed():
-            self._writer = await self._connect(self.url)
-        connection = self._writer
-        try:
-            with mapped():
-                async with connection.transaction():
-                    return await drive(connection, steps())
-        except StoreUnavailable:
-            # whatever its state, the next try starts on a connection that is certainly ours
-            self._writer = None
-            connection.terminate()
-            raise
+        async with self._writing:
+            self._check_open()
+            if self._writer is None or self._writer.is_closed():
+                self._writer = await self._connect(self.url)
+            connection = self._writer
+            try:
+                with mapped():
+                    async with connection.transaction():
+                        return await drive(connection, steps())
+            except StoreUnavailable:
+                # whatever its state, the next try starts on a connection that is certainly ours
+                self._writer = None
+                connection.terminate()
+                raise
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self.reading() as connection:
@@ -94,10 +105,9 @@ class PostgresDriver:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
         """A connection from the pool, for reads and blobs."""
-        if self._pool is None:
-            raise StoreError("the store is closed; open it first", code="store_closed")
+        pool = self._check_open()
         with mapped():
-            async with self._pool.acquire(timeout=CONNECT_S) as connection:
+            async with pool.acquire(timeout=CONNECT_S) as connection:
                 yield connection
 
     async def script(self, text: str) -> None:
@@ -115,17 +125,27 @@ class PostgresDriver:
     async def _direct_connection(self) -> AsyncIterator[asyncpg.Connection]:
         """The connection that holds locks and listens; if it was lost, a new one that holds and listens the same."""
         async with self._directing:
+            self._check_open()
             if self._direct is None or self._direct.is_closed():
-                self._direct = await self._connect(self.direct_url)
-                with mapped():
-                    for name, number in self._held:
-                        await self._direct.fetchval(
-                            "SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number
-                        )
-                    if self._heard:
-                        await self._direct.add_listener(CHANNEL, self._notified)
+                connection = await self._connect(self.direct_url)
+                try:
+                    await self._restore(connection)
+                except BaseException:
+                    connection.terminate()
+                    raise
+                self._direct = connection
             with mapped():
                 yield self._direct
+
+    async def _restore(self, connection: asyncpg.Connection) -> None:
+        with mapped():
+            for name, number in list(self._held):
+                if not await connection.fetchval(
+                    "SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number
+                ):
+                    self._held.discard((name, number))  # somebody else has it by now
+            if self._heard:
+                await connection.add_listener(CHANNEL, self._notified)
 
     async def lock(self, name: str, number: int) -> bool:
         async with self._direct_connection() as connection:
@@ -153,6 +173,10 @@ class PostgresDriver:
                 LOCK_CLASSES[name],
             )
         return {row[0] for row in rows} & set(numbers)
+
+    async def tend(self) -> None:
+        async with self._direct_connection():
+            return
 
     async def up_for_s(self) -> float:
         async with self._direct_connection() as connection:
@@ -232,6 +256,8 @@ class mapped:
                 raise _by_state(error.sqlstate, error) from error
             case asyncpg.DataError() | OverflowError() | UnicodeEncodeError() | TypeError():
                 raise DataRefused(str(error)) from error
+            case asyncpg.ClientConfigurationError():
+                raise DataRefused(str(error)) from error
             case asyncpg.InterfaceError():
                 raise StoreUnavailable(f"the connection to PostgreSQL was lost: {error}") from error
             case OSError() | TimeoutError():
@@ -253,7 +279,7 @@ def _by_state(state: str, error: BaseException) -> Exception:
         )
     if state[:2] in ("08", "53", "57", "58", "25"):
         return StoreUnavailable(f"PostgreSQL is not available ({state}): {error}")
-    if state[:2] in ("22", "23", "54"):
+    if state[:2] in ("21", "22", "23", "54"):
         return DataRefused(f"{state}: {error}")
     if state == "42P01":
         return StoreError(f"a table is missing ({error}); run `perdure migrate`", code="schema_outdated")

@@ -7,6 +7,7 @@ from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
+    IN_SERVICE,
     JOB_COLUMNS,
     NEW_ATTEMPT,
     NEW_DOCUMENT,
@@ -49,7 +50,7 @@ def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
 class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
-    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING id")
+    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = (
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
@@ -108,8 +109,8 @@ class PostgresDialect(Dialect):
         "JOIN job j ON j.id = r.id AND j.token = r.token AND j.state = 'running'"
     )
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority FROM job WHERE state = 'waiting' AND run_at_ms <= $1 "
-        "ORDER BY run_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED"
+        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms FROM job "
+        "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     PROMOTE = (
         "UPDATE job j SET state = r.state, vt = r.vt FROM "
@@ -122,7 +123,7 @@ class PostgresDialect(Dialect):
     )
     PARKED = (
         "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
-        "ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
+        f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     UNPARK = (
         f"UPDATE job j SET state = 'queued' FROM {_unnest({'org': 'text', 'id': 'bigint'})} "

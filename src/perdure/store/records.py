@@ -99,6 +99,7 @@ class SavedStage:
     model: str | None
     saved_ms: int
     duration_ms: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,15 @@ class LaneRecord:
     name: str
     down_since_ms: int | None
     reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """A queue, whether it is paused, and since when its oldest ready job could have run."""
+
+    name: str
+    paused: bool
+    ready_since_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

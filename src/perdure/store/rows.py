@@ -82,7 +82,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     holds, suspect, delay_ms = j.holds, j.suspect, 0
     match op.outcome:
         case Done():
-            state = State.DONE
+            state, suspect = State.DONE, False
         case Dead(charged=charged, crashes=crashes):
             state = State.DEAD
             attempts -= not charged
@@ -107,11 +107,19 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     )  # fmt: skip
 
 
+def saved_key(j: Job, out: StageOutput) -> Row:
+    return (j.org, j.document_id, j.pipeline, out.stage, j.generation)
+
+
 def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
     return (
         j.org, j.document_id, j.pipeline, out.stage, j.generation, out.version, out.model, out.input_hash,
         out.output_hash, out.size, out.inline, out.blob, j.token, now_ms, out.duration_ms,
     )  # fmt: skip
+
+
+def item_key(j: Job, it: ItemOutput) -> Row:
+    return (j.org, j.document_id, j.pipeline, it.stage, j.generation, it.key)
 
 
 def item(j: Job, it: ItemOutput) -> Row:
@@ -122,7 +130,6 @@ def item(j: Job, it: ItemOutput) -> Row:
 
 
 def emitted_key(j: Job, row: EmittedRow) -> Row:
-    """One statement must not touch one row twice; the last one written wins."""
     return (j.org, j.document_id, row.name, row.key)
 
 
@@ -136,13 +143,22 @@ def attempt(op: Settle, now_ms: int) -> Row:
     name, charged, delay_ms, why = _told(op)
     error: Row = (None, None, None, None, None)
     if failure is not None:
+        status_code = failure.status_code  # whatever the error carried; no status has more than three digits
         error = (
-            failure.error_type, failure.code, failure.status_code, cleaned(failure.message), failure.fingerprint,
+            cleaned(failure.error_type), cleaned(failure.code),
+            status_code if status_code is not None and abs(status_code) < 1_000 else None,
+            cleaned(failure.message), failure.fingerprint,
         )  # fmt: skip
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
         failure.stage if failure else op.stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
     )  # fmt: skip
+
+
+def ending(op: Settle) -> Row:
+    """What tells this end of a claim from another one's: outcome and reason, as history keeps them."""
+    name, _, _, why = _told(op)
+    return (name, cleaned(why))
 
 
 def document_end(op: Settle, now_ms: int) -> Row | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core.clock import Clock, SystemClock
 from perdure.core.lane import needs_of
 from perdure.core.model import Job
-from perdure.errors import StoreError
+from perdure.errors import InputInvalid, StoreError, Unstorable
 from perdure.store import entering, migrate, rows
-from perdure.store.base import Driver, Query, Row, Steps
+from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.flusher import Flusher
 from perdure.store.operations import (
     Add,
@@ -33,6 +34,7 @@ from perdure.store.records import (
     Claimed,
     DocumentRecord,
     LaneRecord,
+    QueueRecord,
     SavedItem,
     SavedStage,
     Status,
@@ -40,6 +42,7 @@ from perdure.store.records import (
     WorkerRecord,
 )
 
+T = TypeVar("T")
 WAKE_S = 0.005
 
 
@@ -56,8 +59,8 @@ class SqlStore:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        await self.driver.open()
         try:
+            await self.driver.open()
             await migrate.check(self.driver, self.dialect_name)
         except BaseException:
             await self.driver.close()
@@ -66,11 +69,17 @@ class SqlStore:
 
     async def close(self) -> None:
         await self.flusher.close()
+        if self._waking is not None:  # what was just added must not wait for the next poll
+            self._waking.cancel()
+            self._wake()
         for task in list(self._tasks):
             await asyncio.gather(task, return_exceptions=True)
-        if self.flusher.client:
-            await self.retire(self.flusher.client)
-        await self.driver.close()
+        client, self.flusher.client = self.flusher.client, 0
+        try:
+            if client:
+                await self.retire(client)
+        finally:
+            await self.driver.close()
 
     async def migrate(self) -> list[str]:
         """Open the driver only, bring the schema up to date, close again."""
@@ -101,7 +110,7 @@ class SqlStore:
                 yield Query(self.sql.TALLY_ADD, ("fenced", gone[0][0]))
 
         try:
-            await self.driver.write(steps)
+            await self._write(steps)
         finally:
             await self.driver.unlock("worker", worker)
 
@@ -112,9 +121,6 @@ class SqlStore:
     async def missing(self, workers: Sequence[int]) -> set[int]:
         return set(workers) - await self.driver.locked("worker", workers)
 
-    async def hold_lock(self, worker: int) -> None:
-        await self.driver.lock("worker", worker)
-
     async def forget_clients(self, older_than_ms: int = 86_400_000) -> int:
         before_ms = await self.now_ms() - older_than_ms
         old = [row[0] for row in await self._rows(self.sql.CLIENTS, before_ms)]
@@ -122,6 +128,9 @@ class SqlStore:
         for client in gone:
             await self.retire(client)
         return len(gone)
+
+    async def tend(self) -> None:
+        await self.driver.tend()
 
     async def peers(self) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await self._rows(self.sql.PEERS)]
@@ -135,6 +144,10 @@ class SqlStore:
 
     async def lead(self) -> bool:
         return await self.driver.lock("leader", 0)
+
+    async def neglected_ms(self) -> int:
+        found = await self._rows(self.sql.NEGLECTED, self.clock.now_ms())
+        return max(0, *(int(late_ms) for late_ms in found[0] if late_ms is not None), 0)
 
     # --- the path of a document ------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class SqlStore:
                 yield from entering.fill(self.sql, keys, now)
             return len(keys)
 
-        if await self.driver.write(steps):
+        if await self._write(steps):
             self.wake_soon()
 
     async def prune(self, age_ms: int, count: int, limit: int = 500) -> int:
@@ -213,16 +226,16 @@ class SqlStore:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             pruned = 0
             for queue, _ in (yield Query(self.sql.QUEUES)):
-                beyond = yield Query(self.sql.PRUNE_CUT, (queue, count))
-                cut = max(now - age_ms, beyond[0][0] if beyond else 0)
-                found = yield Query(self.sql.PRUNE_FIND, (queue, cut, limit))
+                aged = yield Query(self.sql.PRUNE_AGED, (queue, now - age_ms, limit))
+                beyond = yield Query(self.sql.PRUNE_BEYOND, (queue, count, limit))
+                found = list(dict.fromkeys([*aged, *beyond]))[:limit]
                 if found:
                     yield Query(self.sql.PRUNE_ITEM, rows=[(r[0], r[2], r[3]) for r in found])
                     yield Query(self.sql.PRUNE_JOB, rows=[(r[0], r[1]) for r in found])
                     pruned += len(found)
             return pruned
 
-        return await self.driver.write(steps)
+        return await self._write(steps)
 
     # --- operators -------------------------------------------------------------------------------
 
@@ -247,7 +260,7 @@ class SqlStore:
                 yield Query(self.sql.PARK_QUEUE, (queue,))
             yield Query(self.sql.ACT_ADD, (now, by, "pause" if paused else "resume", None, queue, ""))
 
-        await self.driver.write(steps)
+        await self._write(steps)
         if not paused:
             await self.refill()
             self.wake_soon()
@@ -265,41 +278,39 @@ class SqlStore:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             since, why = (now, reason) if down else (None, None)
             yield Query(self.sql.DEPENDENCY_SET, (dependency, since, why))
-            others = {row[0] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
+            still = {row[0]: row[1:] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
             for name, *_ in (yield Query(self.sql.LANES)):
-                if dependency not in needs_of(name) or (not down and needs_of(name) & others):
+                if dependency not in needs_of(name):
                     continue
-                yield Query(self.sql.LANE_SET, (name, since, why))
-                if not down:
+                state = entering.lane_state(name, still)
+                yield Query(self.sql.LANE_SET, (name, *state))
+                if state[0] is None:
                     yield Query(self.sql.PARK_LANE, (name,))
             yield Query(self.sql.ACT_ADD, (now, by, "hold" if down else "release", None, dependency, reason))
 
-        await self.driver.write(steps)
+        await self._write(steps)
 
     async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
+        _check_positive("the concurrency of a limit", concurrency)
+        _check_positive("the rate of a limit", rate_per_s)
+
         def steps() -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
             yield from entering.fill(self.sql, [key], now)
 
-        await self.driver.write(steps)
+        await self._write(steps)
 
     async def weigh(self, org: str, weight: float) -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
+        _check_positive("the weight of an organisation", weight)
         await self._change(Query(self.sql.ORG_WEIGH, (org, weight)))
 
     async def declare(self, queues: Sequence[str], lanes: Sequence[str]) -> None:
         def steps() -> Steps[None]:
-            for queue in sorted(set(queues)):
-                yield Query(self.sql.QUEUE_ADD, (queue,))
-            down = {row[0]: row[1:] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
-            for lane in sorted(set(lanes)):
-                since, why = next(
-                    (down[need] for need in sorted(needs_of(lane)) if need in down), (None, None)
-                )
-                yield Query(self.sql.LANE_ADD, (lane, since, why))
+            yield from entering.declare(self.sql, queues, lanes)
 
-        await self.driver.write(steps)
+        await self._write(steps)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -343,6 +354,14 @@ class SqlStore:
     async def lanes(self) -> list[LaneRecord]:
         return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
 
+    async def queues(self) -> list[QueueRecord]:
+        """Every queue, by name."""
+        return [QueueRecord(r[0], bool(r[1]), r[2]) for r in await self._rows(self.sql.QUEUES_READY)]
+
+    async def live(self) -> dict[str, int]:
+        """How many documents that have not ended are in each state."""
+        return {row[0]: row[1] for row in await self._rows(self.sql.COUNT_LIVE)}
+
     async def acts(self, limit: int = 100) -> list[Row]:
         """What operators did, newest first: (at_ms, who, verb, org, target, reason)."""
         return await self._rows(self.sql.ACTS, limit)
@@ -362,7 +381,7 @@ class SqlStore:
             fenced = (yield Query(self.sql.FENCED))[0][0]
             return Tally(documents, jobs, min(dues, default=None), int(fenced))
 
-        return await self.driver.read(steps)
+        return await self._read(steps)
 
     async def now_ms(self) -> int:
         """The store's time."""
@@ -370,11 +389,29 @@ class SqlStore:
 
     # --- plumbing --------------------------------------------------------------------------------
 
+    async def _write(self, steps: Callable[[], Steps[T]]) -> T:
+        """A transaction of its own, past the flusher."""
+        try:
+            return await self.driver.write(steps)
+        except DataRefused as refused:
+            raise Unstorable(f"the store refused this value: {refused}") from refused
+
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        try:
+            return await self.driver.read(steps)
+        except DataRefused as refused:
+            raise InputInvalid(f"this cannot be looked up: {refused}", code="text_broken") from refused
+
     async def _rows(self, sql: str, *params: Any) -> list[Row]:
-        return await self.driver.read(_one(Query(sql, params)))
+        return await self._read(_one(Query(sql, params)))
 
     async def _change(self, query: Query) -> list[Row]:
-        return await self.driver.write(_one(query))
+        return await self._write(_one(query))
+
+
+def _check_positive(what: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise InputInvalid(f"{what} must be a number above 0, not {value}")
 
 
 def _one(query: Query) -> Callable[[], Steps[list[Row]]]:

@@ -59,8 +59,8 @@ class SqliteDriver:
         self.path = path
         self.dialect = SqliteDialect()
         self.directory = path.with_name(path.name + ".d")
-        self._writer = ThreadPoolExecutor(1, "perdure-writer")
-        self._readers = ThreadPoolExecutor(2, "perdure-reader")
+        self._writer: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
         self._turn_fd = -1
@@ -68,6 +68,8 @@ class SqliteDriver:
 
     async def open(self) -> None:
         refuse_network_filesystem(self.path)
+        self._writer = ThreadPoolExecutor(1, "perdure-writer")
+        self._readers = ThreadPoolExecutor(2, "perdure-reader")
         await self._in(self._writer, self._prepare)
 
     def _prepare(self) -> None:
@@ -87,10 +89,13 @@ class SqliteDriver:
             for connection in self._connections:
                 with suppress(apsw.Error):
                     connection.close()
+            self._connections.clear()
 
-        await self._in(self._writer, shut)
-        self._writer.shutdown()
-        self._readers.shutdown()
+        if self._writer is not None and self._readers is not None:
+            self._readers.shutdown()
+            await self._in(self._writer, shut)
+            self._writer.shutdown()
+            self._writer = self._readers = None
         for name, number in list(self._locks):
             await self.unlock(name, number)
         if self._turn_fd >= 0:
@@ -161,7 +166,9 @@ class SqliteDriver:
             fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
 
     @staticmethod
-    async def _in(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
+        if pool is None:
+            raise StoreError("the store is closed; open it first", code="store_closed")
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     # --- locks that die with their process -------------------------------------------------------
@@ -172,6 +179,8 @@ class SqliteDriver:
     async def lock(self, name: str, number: int) -> bool:
         if (name, number) in self._locks:
             return True
+        if self._writer is None:
+            raise StoreError("the store is closed; open it first", code="store_closed")
         fd = os.open(self._lock_path(name, number), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,9 +192,9 @@ class SqliteDriver:
 
     async def unlock(self, name: str, number: int) -> None:
         fd = self._locks.pop((name, number), None)
+        if name == "worker":  # its number is never given again
+            self._lock_path(name, number).unlink(missing_ok=True)
         if fd is not None:
-            if name == "worker":
-                self._lock_path(name, number).unlink(missing_ok=True)
             os.close(fd)
 
     async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
@@ -204,6 +213,9 @@ class SqliteDriver:
             return True
         finally:
             os.close(fd)
+
+    async def tend(self) -> None:
+        return  # a file lock cannot be lost while its process lives
 
     async def up_for_s(self) -> float:
         return math.inf

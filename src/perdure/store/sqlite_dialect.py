@@ -11,6 +11,7 @@ from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
+    IN_SERVICE,
     JOB_COLUMNS,
     NEW_ATTEMPT,
     NEW_DOCUMENT,
@@ -43,7 +44,7 @@ def _bind(template: str, columns: dict[str, str]) -> str:
 class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
-    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING id")
+    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, key) DO NOTHING")
@@ -80,14 +81,14 @@ class SqliteDialect(Dialect):
     )
     BEAT_HELD = "SELECT id, token FROM job WHERE id = $1 AND token = $2 AND state = 'running'"
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority FROM job WHERE state = 'waiting' AND run_at_ms <= $1 "
-        "ORDER BY run_at_ms LIMIT $2"
+        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms FROM job "
+        "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2"
     )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
     PARKED = (
         "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
-        "ORDER BY vt, priority DESC, id LIMIT $2"
+        f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2"
     )
     UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
 

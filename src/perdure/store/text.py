@@ -15,14 +15,16 @@ def cleaned(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
-def checked(text: str, what: str) -> str:
+def checked(text: object, what: str, longest: int = NAME_MAX) -> str:
     """The text itself, or InputInvalid: names and keys are never changed silently."""
+    if not isinstance(text, str):
+        raise InputInvalid(f"{what} must be text, not {type(text).__name__}")
     if "\0" in text:
         raise InputInvalid(f"{what} contains a NUL character; remove it", code="text_nul")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise InputInvalid(f"{what} is not valid Unicode (lone surrogate)", code="text_broken") from None
-    if len(text) > NAME_MAX:
-        raise InputInvalid(f"{what} is longer than {NAME_MAX} characters", code="text_too_long")
+    if len(text) > longest:
+        raise InputInvalid(f"{what} is longer than {longest} characters", code="text_too_long")
     return text

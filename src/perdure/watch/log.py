@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from typing import Any
 
 import structlog
@@ -20,22 +21,51 @@ from perdure.core.events import (
     WorkerLost,
     WriteFenced,
 )
+from perdure.errors import SettingInvalid
 
 _log = structlog.get_logger("perdure")
+STAGE_FACTS = ("document_id", "org_id", "attempt", "stage")
+
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def configure(level: str = "INFO") -> None:
-    """Write JSON lines to standard error, one per event, nothing below `level`."""
+    """Write JSON lines to standard error, one per event, nothing below `level`; SettingInvalid for an unknown one.
+
+    What stage code logs through `ctx.log` (or any logger below "perdure") becomes such a line too.
+    """
+    name = level.strip().upper()
+    if name not in LEVELS:
+        known = ", ".join(LEVELS)
+        raise SettingInvalid(
+            f"PERDURE_LOG_LEVEL is {level!r}; it must be one of {known}", code="log_level_invalid"
+        )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(name.lower()),
+        logger_factory=structlog.WriteLoggerFactory(
+            sys.stderr
+        ),  # a line is one write: processes share the file
         cache_logger_on_first_use=True,
     )
+    ours = logging.getLogger("perdure")
+    ours.handlers[:], ours.propagate = [StageLines()], False
+    ours.setLevel(name)
+
+
+class StageLines(logging.Handler):
+    """Turns what stage code logs into JSON lines like all others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {key: getattr(record, key) for key in STAGE_FACTS if hasattr(record, key)}
+        if record.exc_info:
+            facts["exception"] = "".join(traceback.format_exception(*record.exc_info))
+        _log.log(record.levelno, record.getMessage(), logger=record.name, **facts)
 
 
 def log_events(events: Events) -> None:

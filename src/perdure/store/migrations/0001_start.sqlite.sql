@@ -110,8 +110,8 @@ CREATE TABLE job (
 );
 CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (id) WHERE state = 'running';
-CREATE INDEX job_due ON job (run_at_ms) WHERE state = 'waiting';
-CREATE INDEX job_limited ON job (limit_key, state) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
+CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
+CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
 CREATE INDEX job_document ON job (org, document_id);
 

@@ -1,0 +1,120 @@
+"""The `perdure` command. Heavy modules are imported by the command that needs them, so `--help` answers at once."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False,
+)  # fmt: skip
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", help="Address of the store; by default PERDURE_STORE or sqlite:///perdure.db."),
+]
+
+
+def main() -> None:
+    """Run the command; a known error is one line on standard error and exit status 2 (the caller's) or 1."""
+    from perdure.errors import PerdureError, UsageError
+
+    try:
+        app()
+    except PerdureError as error:
+        print(f"perdure: {error} [{error.code}]", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+@app.command()
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the app is, for example books:app.")
+    ],
+    concurrency: Annotated[
+        int | None, typer.Option(help="Documents at a time; by default the app's.", min=1)
+    ] = None,
+    queue: Annotated[list[str] | None, typer.Option(help="Only these queues (may be repeated).")] = None,
+) -> None:
+    """Run a worker: a supervisor and a child that runs the stages. SIGTERM stops it gently, twice at once."""
+    import asyncio
+
+    from perdure.engine.supervisor import Supervisor
+    from perdure.watch.log import configure, log_events
+
+    configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))
+
+    async def run() -> int:
+        supervisor = Supervisor(target, {"concurrency": concurrency, "queues": queue})
+        log_events(supervisor.events)
+        return await supervisor.run()
+
+    sys.exit(asyncio.run(run()))
+
+
+@app.command()
+def migrate(store: StoreOption = None) -> None:
+    """Bring the store's tables up to date."""
+    import asyncio
+
+    from perdure.settings import Settings
+    from perdure.store.open import open_store
+
+    settings = Settings()
+    ran = asyncio.run(open_store(store or settings.store, None, settings.direct_url).migrate())
+    print("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
+
+
+@app.command()
+def status(
+    document: Annotated[str | None, typer.Argument(help="A document's id, to see that one.")] = None,
+    store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show documents by state, queues and workers; or one document with its stages and attempts."""
+    import asyncio
+
+    from perdure.cli.status import document_facts, overview_facts, show_document, show_overview
+    from perdure.settings import Settings
+    from perdure.store.open import open_store
+
+    async def read() -> dict[str, object]:
+        settings = Settings()
+        opened = open_store(store or settings.store, None, settings.direct_url)
+        await opened.open()
+        try:
+            return await (document_facts(opened, document) if document else overview_facts(opened))
+        finally:
+            await opened.close()
+
+    facts = asyncio.run(read())
+    if json:
+        print(jsonlib.dumps(facts, indent=2))
+    else:
+        (show_document if document else show_overview)(facts)
+
+
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's store and say where it is.")] = False,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Address of a store to use instead of a temporary one.")
+    ] = None,
+) -> None:
+    """See it work: documents through five stages, a worker killed in the middle, nothing lost, nothing done twice."""
+    from perdure.demo.show import run
+
+    sys.exit(run(keep=keep, store=store))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from perdure import __version__
+
+    print(__version__)

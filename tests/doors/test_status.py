@@ -1,0 +1,209 @@
+"""`perdure status`: the store at a glance, or one document with its history; for people and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perdure import Context, Document, Perdure, Permanent, Pipeline, Transient
+from perdure.cli.status import document_facts, overview_facts
+from perdure.store.open import open_store
+from tests.doors.command import facts, refused, succeeded
+
+OVERVIEW_KEYS = "now_ms documents next_due_ms late_writes_refused queues workers lanes_down".split()
+STATES = "queued running waiting held done dead cancelled".split()
+QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped".split()
+DOCUMENT_KEYS = (
+    "now_ms id org collection pipeline name state stage generation attempts_made attempts_max claims suspect degraded "
+    "last_heartbeat_ms created_ms finished_ms held_by next_due_ms error stages attempts"
+).split()
+STAGE_KEYS = "stage generation version model saved_ms duration_ms size".split()
+ATTEMPT_KEYS = (
+    "job generation claim attempt charged stage worker started_ms ended_ms outcome error_type error_code status_code "
+    "message delay_ms why"
+).split()
+
+letters = Pipeline("letters", backoff_s=0.0)
+parcels = Pipeline("parcels", queue="parcels")
+
+
+@letters.stage
+def weigh(doc: Document) -> int:
+    if doc.text == "empty":
+        raise Permanent("no_content", "there is nothing in it")
+    return len(doc.text)
+
+
+@letters.stage(version=2)
+def stamp(doc: Document, weigh: int, ctx: Context) -> str:
+    if doc.text == "rain" and ctx.attempt == 1:
+        raise Transient("the ink is wet")
+    return "x" * weigh
+
+
+@parcels.stage(needs=["scales"])
+def lift(doc: Document) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A store in which everything has happened once."""
+
+    url: str
+    plain: str
+    retried: str
+    dead: str
+    later: str
+    held: str
+
+
+@pytest.fixture
+def sorted_(store_url: str) -> Sorted:
+    with Perdure(store_url, pipelines=[letters, parcels]) as app:
+        app.hold("scales", "out for repair")
+        plain = app.add(text="sun", name="sun.txt", pipeline=letters, collection="mail").id
+        retried, dead = (app.add(text=text, pipeline=letters).id for text in ("rain", "empty"))
+        later = app.add(text="spring", pipeline=letters, delay_s=7_000).id
+        held = app.add(text="stone", pipeline=parcels).id
+        app.run_until_idle(wait=2)
+        app.pause("parcels")
+    return Sorted(store_url, plain, retried, dead, later, held)
+
+
+def test_an_empty_store(store_url: str) -> None:
+    found = facts("--store", store_url)
+    assert list(found) == OVERVIEW_KEYS
+    assert found["documents"] == dict.fromkeys(STATES, 0)
+    assert (found["queues"], found["workers"], found["lanes_down"]) == ([], [], [])
+    said = succeeded("status", "--store", store_url)
+    assert "Documents: 0" in said
+    assert "none: start one with perdure worker" in said
+
+
+def test_documents_by_state_queues_and_what_is_down(sorted_: Sorted) -> None:
+    found = facts("--store", sorted_.url)
+    counts = {"done": 2, "dead": 1, "waiting": 1, "held": 1}
+    assert found["documents"] == dict.fromkeys(STATES, 0) | counts
+    by_name = {queue["name"]: queue for queue in found["queues"]}
+    assert all(sorted(queue) == sorted(QUEUE_KEYS) for queue in found["queues"])
+    assert (by_name["documents"]["waiting"], by_name["documents"]["paused"]) == (1, False)
+    assert (by_name["parcels"]["held"], by_name["parcels"]["paused"]) == (1, True)
+    assert by_name["documents"]["ready_since_ms"] is None
+    [lane] = found["lanes_down"]
+    assert (lane["name"], lane["reason"]) == ("scales", "out for repair")
+    assert 0 <= found["now_ms"] - lane["since_ms"] < 60_000
+    assert 6_000_000 < found["next_due_ms"] - found["now_ms"] <= 7_000_000
+
+
+def test_the_age_of_the_oldest_ready_job(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[letters]) as app:
+        app.raise_(app.add(text="first", pipeline=letters).id)  # which sets its due time to 0
+        app.add(text="second", pipeline=letters)
+    found = facts("--store", store_url)
+    [queue] = found["queues"]
+    assert queue["ready"] == 2
+    assert 0 <= found["now_ms"] - queue["ready_since_ms"] < 60_000
+
+
+def test_the_overview_fits_80_columns(sorted_: Sorted) -> None:
+    said = succeeded("status", "--store", sorted_.url)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "\x1b" not in said
+    assert "2 done" in said
+    assert "parcels (paused)" in said
+    assert "out for repair" in said
+    assert "Next one due: in 1.9 h" in said
+
+
+def test_a_document_that_was_tried_twice(sorted_: Sorted) -> None:
+    found = facts(sorted_.retried, "--store", sorted_.url)
+    assert sorted(found) == sorted(DOCUMENT_KEYS)
+    assert (found["state"], found["attempts_made"], found["attempts_max"]) == ("done", 2, 3)
+    assert [(s["stage"], s["version"], s["size"]) for s in found["stages"]] == [
+        ("weigh", 1, 1),
+        ("stamp", 2, 6),
+    ]
+    assert all(sorted(stage) == sorted(STAGE_KEYS) for stage in found["stages"])
+    first, second = found["attempts"]
+    assert sorted(first) == sorted(ATTEMPT_KEYS)
+    assert (first["attempt"], first["stage"], first["outcome"]) == (1, "stamp", "retry")
+    assert (first["error_type"], first["error_code"], first["message"]) == (
+        "Transient",
+        "transient",
+        "the ink is wet",
+    )
+    assert "attempt 1 of 3" in first["why"]
+    assert (second["attempt"], second["outcome"], second["error_code"]) == (2, "done", None)
+
+
+def test_a_dead_document_says_why(sorted_: Sorted) -> None:
+    found = facts(sorted_.dead, "--store", sorted_.url)
+    assert found["error"] == {"code": "no_content", "message": "there is nothing in it"}
+    said = succeeded("status", sorted_.dead, "--store", sorted_.url)
+    assert "dead at stage weigh" in said
+    assert "no_content: there is nothing in it" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_documents_that_wait_say_for_what(sorted_: Sorted) -> None:
+    later, held = (facts(id_, "--store", sorted_.url) for id_ in (sorted_.later, sorted_.held))
+    assert (later["state"], later["attempts"], later["held_by"]) == ("waiting", [], None)
+    assert 6_000_000 < later["next_due_ms"] - later["now_ms"] <= 7_000_000
+    assert (held["state"], held["held_by"], held["next_due_ms"]) == ("held", "scales", None)
+    assert "next due" in succeeded("status", sorted_.later, "--store", sorted_.url)
+    assert "scales" in succeeded("status", sorted_.held, "--store", sorted_.url)
+
+
+def test_every_generation_is_shown(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[letters]) as app:
+        id_ = app.add(text="sun", pipeline=letters).id
+        app.run_until_idle()
+        assert app.requeue(id_, from_stage="stamp", reason="another stamp") == "requeued"
+        app.run_until_idle()
+    found = facts(id_, "--store", store_url)
+    assert found["generation"] == 2
+    assert [(s["stage"], s["generation"]) for s in found["stages"]] == [
+        ("weigh", 1),
+        ("stamp", 1),
+        ("stamp", 2),
+    ]
+    said = succeeded("status", id_, "--store", store_url)
+    assert "stamp (generation 2)" in said
+    assert "g2 1" in said
+
+
+def test_an_unknown_document_is_the_callers_mistake(store_url: str) -> None:
+    said = refused(2, "document_unknown", "status", "no-such-id", "--store", store_url)
+    assert "no-such-id" in said
+
+
+def test_what_a_message_brings_along_changes_nothing_on_the_screen(tmp_path: Path) -> None:
+    """Markup and newlines in a message are text."""
+    url = f"sqlite:///{tmp_path}/books.db"
+    bad = Pipeline("bad", attempts=1)
+
+    @bad.stage
+    def fail(doc: Document) -> int:
+        raise ValueError("[bold]not bold[/bold] :smile: [/]")
+
+    with Perdure(url, pipelines=[bad]) as app:
+        id_ = app.add(text="x", pipeline=bad).id
+        app.run_until_idle()
+    assert "[bold]not bold[/bold] :smile: [/]" in succeeded("status", id_, "--store", url)
+
+
+def test_looking_changes_nothing(sorted_: Sorted) -> None:
+    async def look() -> list[object]:
+        store = open_store(sorted_.url)
+        await store.open()
+        try:
+            seen = (await overview_facts(store), await document_facts(store, sorted_.plain))
+        finally:
+            await store.close()
+        return [{**each, "now_ms": 0} for each in seen]
+
+    assert asyncio.run(look()) == asyncio.run(look())

@@ -1,0 +1,85 @@
+"""`perdure worker`: a wrong target is the caller's mistake, a right one works until it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from perdure import Perdure
+from tests.doors.command import COMMAND, environment, facts, refused
+from tests.doors.slow import slow
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def running(store: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker of the slow app on this store; ended with the block."""
+    process = subprocess.Popen(
+        [*COMMAND, "worker", "tests.doors.slow:app", "--concurrency", "2"],
+        cwd=ROOT,
+        env=environment(PERDURE_STORE=store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("shop", "'shop' does not name an app"),
+        (":app", "':app' does not name an app"),
+        ("no_such_module:app", "there is no module 'no_such_module'"),
+        ("json:dumps", "'json:dumps' is not a Perdure app"),
+        ("perdure.demo.library:nothing", "is not a Perdure app"),
+    ],
+)
+def test_a_wrong_target_is_named_with_the_right_form(target: str, why: str, tmp_path: Path) -> None:
+    said = refused(2, "target_invalid", "worker", target, cwd=tmp_path)
+    assert why in said
+    assert "books:app" in said
+
+
+def test_an_app_with_a_wrong_store_is_the_callers_mistake(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from perdure import Perdure\napp = Perdure('books.db')\n")
+    refused(2, "store_url_invalid", "worker", "shop:app", cwd=tmp_path)
+
+
+def test_an_unknown_log_level_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    assert "WARNING" in refused(
+        2, "log_level_invalid", "worker", "shop:app", cwd=tmp_path, PERDURE_LOG_LEVEL="loud"
+    )
+
+
+def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Perdure(store_url, pipelines=[slow]) as app:
+        id_ = app.add(text="x", pipeline=slow, meta={"gate": str(gate)}).id
+    with running(store_url) as worker:
+        end_s = time.monotonic() + 20
+        while (found := facts(id_, "--store", store_url))["stage"] != "second" or found["state"] != "running":
+            assert time.monotonic() < end_s, found
+            assert worker.poll() is None
+        [record] = facts("--store", store_url)["workers"]
+        assert (record["alive"], record["in_hand"], record["queues"]) == (True, 1, ["documents"])
+        assert record["name"].endswith(f":{worker.pid}")
+        worker.send_signal(signal.SIGTERM)
+        gate.touch()
+        _, log = worker.communicate(timeout=20)
+        assert worker.returncode == 0, log
+    assert all(json.loads(line)["document_id"] == id_ for line in log.splitlines())
+    assert facts(id_, "--store", store_url)["state"] == "done"
+    assert facts("--store", store_url)["workers"] == []
