@@ -29,6 +29,8 @@ from perdure.store.records import Attempt, Status
 T = TypeVar("T")
 __all__ = ["AsyncPerdure", "Perdure", "Summary"]
 
+NOT_OPEN = "the app is not open; use it inside `with Perdure(...) as app:`"
+
 
 class Perdure:
     """An app over one store. Inert until entered; `with` gives the plain form, `async with` the awaited one."""
@@ -82,7 +84,7 @@ class Perdure:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._portal is None:
             work.close()
-            raise RuntimeError("the app is not open; use it inside `with Perdure(...) as app:`")
+            raise RuntimeError(NOT_OPEN)
         return self._portal.call(work)
 
     # --- documents -------------------------------------------------------------------------------
@@ -138,31 +140,31 @@ class Perdure:
 
     def pause(self, queue: str) -> None:
         """Claim nothing more from the queue, in any worker."""
-        self._call(self.service.store.pause(queue, True))
+        self._call(self.service.pause(queue))
 
     def resume(self, queue: str) -> None:
         """Claim from the queue again."""
-        self._call(self.service.store.pause(queue, False))
+        self._call(self.service.resume(queue))
 
     def hold(self, dependency: str, reason: str = "held by hand") -> None:
         """Hold every document whose next stage needs the dependency."""
-        self._call(self.service.store.hold(dependency, reason))
+        self._call(self.service.hold(dependency, reason))
 
     def release(self, dependency: str) -> None:
         """Let held documents go on."""
-        self._call(self.service.store.release(dependency))
+        self._call(self.service.release(dependency))
 
     def limit(self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None) -> None:
         """Bound how many documents with this concurrency key run at once, and how many start per second."""
-        self._call(self.service.store.limit(key, concurrency, rate_per_s))
+        self._call(self.service.limit(key, concurrency=concurrency, rate_per_s=rate_per_s))
 
     def weigh(self, org: str, weight: float) -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
-        self._call(self.service.store.weigh(org, weight))
+        self._call(self.service.weigh(org, weight))
 
     def subscribe(self, listener: Listener) -> None:
         """Be told of every event in this process."""
-        self.service.events.subscribe(listener)
+        self.service.subscribe(listener)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -172,17 +174,19 @@ class Perdure:
 
     def run(self) -> None:
         """Work until SIGTERM or Ctrl-C. Leases are renewed from a thread here; `perdure worker` is stronger."""
+        if self._portal is None:
+            raise RuntimeError(NOT_OPEN)
         asked = threading.Event()
         previous = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 previous[number] = signal.signal(number, lambda *_: asked.set())
         try:
-            assert self._portal is not None, "the app is not open"
             running = self._portal.start(self.service.run())
             while not asked.wait(0.2) and not running.done():
                 pass
-            self._call(self.service.stop())
+            if not running.done():
+                self._call(self.service.stop())
             running.result()
         finally:
             for number, handler in previous.items():
@@ -199,7 +203,12 @@ class Portal:
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt):
+                continue  # a task of somebody's stage wanted to exit; this thread ends only when it is closed
         self._loop.close()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:

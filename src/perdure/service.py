@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from perdure.core.clock import Clock
-from perdure.core.events import Events
+from perdure.core.events import Events, Listener
 from perdure.core.model import ORG_DEFAULT, state_filter
 from perdure.engine import intake
 from perdure.engine.embedded import KeeperThread
@@ -41,6 +41,7 @@ from perdure.store.records import Attempt, Status
 
 ADD_BATCH = 500
 IDLE_S = 0.05
+WORKS_ALREADY = "the app works already; open another one to work twice"
 GARBAGE_S = 6 * 3600
 
 
@@ -95,11 +96,19 @@ class AsyncPerdure:
         self.concurrency = concurrency or self.settings.concurrency
         self.events = Events()
         self.clock = clock
-        self.store = open_store(self.url, clock, self.settings.direct_url)
-        self.blobs: Blobs = open_blobs(blobs or self.settings.blobs, self._blobs_beside)
+        self._blobs_url = blobs or self.settings.blobs
+        self._connect()
         self.retention = Retention(self.settings.retention_age_s * 1000, self.settings.retention_count)
         self.only_queues: tuple[str, ...] = ()
         self._worker: Worker | None = None
+        self._working = asyncio.Lock()
+        self._stopping = False
+
+    def _connect(self) -> None:
+        """A store and blobs that were not opened yet: what was closed cannot be opened again."""
+        self.store = open_store(self.url, self.clock, self.settings.direct_url)
+        self.blobs: Blobs = open_blobs(self._blobs_url, self._blobs_beside)
+        self._closed = False
 
     def _blobs_beside(self) -> Blobs:
         directory = getattr(self.store.driver, "directory", None)
@@ -115,6 +124,8 @@ class AsyncPerdure:
 
     async def start(self) -> None:
         """Open the store and make our queues and lanes known."""
+        if self._closed:
+            self._connect()
         await self.store.open()
         lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
         await self.store.declare(self.queues, sorted(lanes))
@@ -122,7 +133,9 @@ class AsyncPerdure:
     async def close(self) -> None:
         """Stop working, write what is pending, disconnect."""
         await self.stop()
-        await self.store.close()
+        async with self._working:
+            self._closed = True
+            await self.store.close()
 
     # --- documents -------------------------------------------------------------------------------
 
@@ -229,10 +242,47 @@ class AsyncPerdure:
     async def raise_(self, document_id: str, *, org: str | None = None) -> str:
         return await self.store.raise_(Raise(await self._org(document_id, org), document_id, _who()))
 
+    async def pause(self, queue: str) -> None:
+        await self.store.pause(queue, True, _who())
+
+    async def resume(self, queue: str) -> None:
+        await self.store.pause(queue, False, _who())
+
+    async def hold(self, dependency: str, reason: str = "held by hand") -> None:
+        await self.store.hold(dependency, reason, _who())
+
+    async def release(self, dependency: str) -> None:
+        await self.store.release(dependency, _who())
+
+    async def limit(
+        self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None
+    ) -> None:
+        for name, value in (("concurrency", concurrency), ("rate_per_s", rate_per_s)):
+            if value is not None and not value > 0:
+                raise InputInvalid(
+                    f"{name} must be more than 0, not {value}; to stop everything, pause the queue"
+                )
+        await self.store.limit(key, concurrency, rate_per_s)
+
+    async def weigh(self, org: str, weight: float) -> None:
+        if not 0 < weight < float("inf"):
+            raise InputInvalid(f"a weight must be more than 0, not {weight}")
+        await self.store.weigh(org, weight)
+
+    def subscribe(self, listener: Listener) -> None:
+        self.events.subscribe(listener)
+
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`; leases are renewed from a thread."""
+        """Work until `stop`; leases are renewed from a thread. RuntimeError while it works already."""
+        if self._working.locked():
+            raise RuntimeError(WORKS_ALREADY)
+        async with self._working:
+            self._stopping = False
+            await self._run()
+
+    async def _run(self) -> None:
         slate = Slate.private()
         nursery = self.new_nursery()
         loop = asyncio.get_running_loop()
@@ -255,6 +305,8 @@ class AsyncPerdure:
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._worker = self.new_worker(worker, slate, nursery)
+        if self._stopping:  # asked while we were getting ready
+            self._worker.stop(self.settings.grace_s)
         collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
         try:
             await self._worker.run()
@@ -277,19 +329,24 @@ class AsyncPerdure:
 
     async def stop(self) -> None:
         """Ask the running worker to stop and give it its grace."""
+        self._stopping = True
         if self._worker is not None:
             self._worker.stop(self.settings.grace_s)
 
     async def run_until_idle(self, wait: float = 0.0) -> Summary:
         """Work until nothing is ready or running and nothing falls due within `wait`; never blocks on what is held."""
-        before = await self.store.tally()
-        running = asyncio.create_task(self.run())
-        try:
-            await self._idle(running, wait)
-        finally:
-            await self.stop()
-            await running
-        return await self.summary(before.documents)
+        if self._working.locked():
+            raise RuntimeError(WORKS_ALREADY)
+        async with self._working:
+            self._stopping = False
+            before = await self.store.tally()
+            running = asyncio.create_task(self._run())
+            try:
+                await self._idle(running, wait)
+            finally:
+                await self.stop()
+                await running
+            return await self.summary(before.documents)
 
     async def _idle(self, running: asyncio.Task[None], wait: float) -> None:
         while not running.done():

@@ -39,8 +39,6 @@ class Ledger:
         self._runs: Counter[tuple[str, str, int]] = Counter()
         self._items: Counter[tuple[str, int, int]] = Counter()
         self.failures: Counter[tuple[str, int]] = Counter()
-        self.calm = False  # no faults any more
-        self.calm_failures: Counter[tuple[str, int]] = Counter()
         self.crashes_alone: Counter[str] = Counter()
         self.kills = 0
         self.hashes: dict[tuple[Any, ...], str] = {}
@@ -70,7 +68,6 @@ class Ledger:
 
     def failed(self, document_id: str, generation: int) -> None:
         self.failures[document_id, generation] += 1
-        self.calm_failures[document_id, generation] += self.calm
 
     def crashed(self, document_id: str, alone: bool) -> None:
         self.crashes_alone[document_id] += alone
@@ -189,10 +186,6 @@ class Ledger:
             raise Violation(f"{document_id} ({name}) died of {code}")
         if character == "failing" and code != "unexpected":
             raise Violation(f"{document_id} ({name}) died of {code}, not of its own error")
-        if self.calm_failures[document_id, generation] > ATTEMPTS:
-            raise Violation(
-                f"{document_id} failed {self.calm_failures[document_id, generation]} times, and nothing disturbed it"
-            )
         if character == "failing" and self.failures[document_id, generation] < ATTEMPTS:
             raise Violation(f"{document_id} died after {self.failures[document_id, generation]} failures")
         attempts = look(database, "SELECT attempts FROM job WHERE key = ?", f"doc-{document_id}")[0][0]

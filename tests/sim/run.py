@@ -145,7 +145,7 @@ async def _nemesis(world: World, workers: list[Process]) -> None:
             world.skew_ms += rng.choice((3_000, 20_000, 60_000))
         if rng.random() < 0.1:
             await _toggle(world, operator)
-    world.faults, world.ledger.calm = Faults(), True
+    world.faults = Faults()
     if world.dependency_down:
         await _toggle(world, operator)
     while not all(process.alive for process in workers):

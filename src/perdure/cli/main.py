@@ -86,7 +86,7 @@ def status(
     async def read() -> dict[str, object]:
         settings = Settings()
         opened = open_store(store or settings.store, None, settings.direct_url)
-        await opened.open()
+        await opened.open(create=False)
         try:
             return await (document_facts(opened, document) if document else overview_facts(opened))
         finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
 
 from perdure.app import Perdure
-from perdure.errors import PerdureError, SettingInvalid
+from perdure.engine.address import load_module
+from perdure.errors import PerdureError, PipelineUnknown, SettingInvalid
 
 FORM = "write it as module:app, for example books:app"
 
@@ -20,21 +20,29 @@ def load_app(target: str) -> Perdure:
         raise SettingInvalid(f"{target!r} does not name an app; {FORM}", code="target_invalid")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    missing = SettingInvalid(f"there is no module {module_name!r} here; {FORM}", code="target_invalid")
     try:
-        found: object = importlib.import_module(module_name)
+        found: object = load_module(module_name)
+    except PipelineUnknown as error:
+        raise missing from error
     except PerdureError:
         raise
     except Exception as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            raise SettingInvalid(
-                f"there is no module {module_name!r} here; {FORM}", code="target_invalid"
-            ) from error
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise missing from error
+        what = f"{type(error).__name__}: {error}{_where(error)}"
         raise SettingInvalid(f"{module_name!r} cannot be imported: {what}", code="target_invalid") from error
     for name in path.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, Perdure):
         raise SettingInvalid(f"{target!r} is not a Perdure app; {FORM}", code="target_invalid")
     return found
+
+
+def _where(error: Exception) -> str:
+    """The last line of a file that led there; a syntax error says itself where it is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [frame for frame in frames if not frame.filename.startswith("<")]
+    if isinstance(error, SyntaxError) or not files:
+        return ""
+    return f" ({files[-1].filename}, line {files[-1].lineno})"

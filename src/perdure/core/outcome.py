@@ -316,9 +316,7 @@ def _charged(
     return Retry(delay_ms, why, failure, crashes, suspect=job.suspect or crashes > 0)
 
 
-def _crashed(
-    job: Job, failure: Failure, reason: str, policy: Policy, rand: Callable[[], float]
-) -> Outcome:
+def _crashed(job: Job, failure: Failure, reason: str, policy: Policy, rand: Callable[[], float]) -> Outcome:
     """A crash while alone is proof: it is charged, and the second one in a generation quarantines."""
     crashes = job.crashes + (reason not in POLITE_SIGNALS)
     if crashes >= CRASHES_MAX:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import importlib.util
 import os
 import resource
@@ -15,6 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from perdure.engine.address import load_module
 from perdure.engine.crossing import (
     ASK,
     BODY_MAX,
@@ -102,7 +102,7 @@ def preload(names: Sequence[str]) -> None:
                 sys.modules["__main__"] = sys.modules[SCRIPT] = script
                 spec.loader.exec_module(script)
             else:
-                importlib.import_module(name)
+                load_module(name)  # what it starts unguarded would start a nursery, which would import it
         except BaseException as error:
             raise ImportError(f"cannot import {name}: {type(error).__name__}: {error}") from error
 

@@ -40,7 +40,7 @@ from perdure.engine.recovery import publish_end
 from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
-from perdure.errors import DependencyDown, LeaseLost, StoreError, Unstorable
+from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs, DirectoryBlobs
 from perdure.store.operations import Save, Settle
@@ -157,9 +157,14 @@ class Runner:
         record = claimed.document
         file: Path | None = None
         if record.blob is not None:
-            file = await self.blobs.path(record.blob)
-            if file is None:
-                file = await self.blobs.open_copy(record.blob, Path(tempfile.gettempdir()))
+            try:
+                file = await self.blobs.path(record.blob)
+                if file is None:
+                    file = await self.blobs.open_copy(record.blob, Path(tempfile.gettempdir()))
+            except (BlobMissing, BlobCorrupt) as error:
+                raise Permanent(
+                    "content_missing", f"what was handed in cannot be read any more: {error}"
+                ) from error
         return Document(record, LocalFile(file)), file
 
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:

@@ -232,5 +232,5 @@ class Stage(Generic[P, R]):
 def check_positive(owner: str, **settings: float | None) -> None:
     """PipelineInvalid names the first setting that is given and not above 0."""
     for name, value in settings.items():
-        if value is not None and not value > 0:
-            raise PipelineInvalid(f"{owner}: {name} must be more than 0, not {value!r}")
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise PipelineInvalid(f"{owner}: {name} must be a number above 0, not {value!r}")

@@ -73,6 +73,7 @@ class Driver(Protocol):
 
     async def tend(self) -> None:
         """Take locks and listening up again where a lost connection took them away."""
+
     async def up_for_s(self) -> float:
         """How long the database has been up: right after a restart no lock means nothing."""
 
@@ -86,8 +87,11 @@ class Driver(Protocol):
 class Store(Protocol):
     """About twenty verbs; every one is atomic, and everything that answered survives a crash."""
 
-    async def open(self) -> None:
-        """Connect and check the schema: SchemaOutdated, SchemaNewer, StoreUnavailable."""
+    async def open(self, create: bool = True) -> None:
+        """Connect and check the schema: SchemaOutdated, SchemaNewer, StoreUnavailable.
+
+        An empty store is set up; with `create=False` a file that is not there is not made.
+        """
 
     async def close(self) -> None: ...
     async def migrate(self) -> list[str]:
@@ -109,6 +113,7 @@ class Store(Protocol):
 
     async def tend(self) -> None:
         """Take locks and listening up again where a lost connection took them away."""
+
     async def peers(self) -> list[tuple[int, int]]:
         """Every worker with the time of its last sign of life."""
 

@@ -279,16 +279,13 @@ class Dialect:
         "FROM job j JOIN lane l ON l.name = j.lane "
         "WHERE j.state = 'queued' AND j.queue = q.name AND l.down_ms IS NULL) FROM queue q ORDER BY q.name"
     )
+    #: One statement, so that a job that moves on meanwhile is counted once and its due time is not missed.
     COUNT_JOBS = (
         "SELECT j.queue, CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
         "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' ELSE j.state END, "
-        "count(*) "
+        "count(*), min(CASE WHEN j.state = 'waiting' AND NOT q.paused THEN j.run_at_ms END) "
         "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
         "WHERE j.finished_ms IS NULL GROUP BY 1, 2"
-    )
-    NEXT_DUE = (
-        "SELECT j.queue, min(j.run_at_ms) FROM job j JOIN queue q ON q.name = j.queue "
-        "WHERE j.state = 'waiting' AND NOT q.paused GROUP BY j.queue"
     )
     #: Many end in one flush and so in one millisecond; the id tells them apart.
     PRUNE_BEYOND = (

@@ -17,7 +17,7 @@ from typing import Any
 from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store.apply import Flush, resolve
 from perdure.store.base import DataRefused, Driver, Query, Steps
-from perdure.store.operations import Add, Cancel, Claim, Operation, Raise, Requeue, Save, Settle
+from perdure.store.operations import Add, Cancel, Operation, Raise, Requeue, Save, Settle
 
 BATCH_MAX = 1_000
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -121,8 +121,8 @@ class Flusher:
         subjects: set[str] = set()
         while self._pending and len(batch) < BATCH_MAX:
             pending = self._pending.popleft()
-            if pending.future.cancelled() and not isinstance(pending.op, Settle | Save | Claim):
-                continue
+            if pending.future.cancelled() and not isinstance(pending.op, Settle | Save):
+                continue  # nobody waits for it, and a claim that nobody hears of would lie until its lease is over
             about, alone = subject(pending.op), _alone(pending.op)
             if (about is not None and about in subjects) or (alone and batch):
                 later.append(pending)

@@ -8,7 +8,7 @@ from perdure.core.clock import Clock
 from perdure.errors import SettingInvalid
 from perdure.store.sql_store import SqlStore
 
-FORMS = "sqlite:///relative/or//absolute/path.db or postgresql://user:password@host/database"
+FORMS = "sqlite:///relative.db, sqlite:////absolute.db or postgresql://user:password@host/database"
 
 
 def open_store(url: str, clock: Clock | None = None, direct_url: str | None = None) -> SqlStore:

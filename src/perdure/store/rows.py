@@ -100,6 +100,8 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts, holds, delay_ms = attempts - 1, holds + 1, hold_delay_ms(holds)
         case _:
             assert_never(op.outcome)
+    if state is State.QUEUED and j.limit_key is not None:
+        state = State.PARKED  # back under its limit: whoever fills, counts under the limit's lock
     terminal = state in (State.DONE, State.DEAD)
     return (
         ordinal, j.org, j.id, j.token, op.expired_only, str(state), op.stage, op.lane, delay_ms, attempts, postpones,

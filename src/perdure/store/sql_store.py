@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from perdure.core.clock import Clock, SystemClock
 from perdure.core.lane import needs_of
 from perdure.core.model import Job
-from perdure.errors import InputInvalid, StoreError, Unstorable
+from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, migrate, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
-from perdure.store.flusher import Flusher
+from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.operations import (
     Add,
     Added,
@@ -58,7 +58,10 @@ class SqlStore:
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self) -> None:
+    async def open(self, create: bool = True) -> None:
+        path = getattr(self.driver, "path", None)
+        if not create and path is not None and not path.exists():
+            raise StoreUnavailable(f"there is no store at {path}; name yours with --store or PERDURE_STORE")
         try:
             await self.driver.open()
             await migrate.check(self.driver, self.dialect_name)
@@ -147,7 +150,7 @@ class SqlStore:
 
     async def neglected_ms(self) -> int:
         found = await self._rows(self.sql.NEGLECTED, self.clock.now_ms())
-        return max(0, *(int(late_ms) for late_ms in found[0] if late_ms is not None), 0)
+        return max([0, *(int(late_ms) for late_ms in found[0] if late_ms is not None)])
 
     # --- the path of a document ------------------------------------------------------------------
 
@@ -374,10 +377,11 @@ class SqlStore:
         def steps() -> Steps[Tally]:
             documents: dict[str, int] = dict((yield Query(self.sql.COUNT_DOCUMENTS)))
             jobs: dict[str, dict[str, int]] = {}
-            for queue, state, n in (yield Query(self.sql.COUNT_JOBS)):
+            dues: list[int] = []
+            for queue, state, n, due_ms in (yield Query(self.sql.COUNT_JOBS)):
                 if queues is None or queue in queues:
                     jobs.setdefault(queue, {})[state] = n
-            dues = [at for queue, at in (yield Query(self.sql.NEXT_DUE)) if queues is None or queue in queues]
+                    dues += [] if due_ms is None else [due_ms]
             fenced = (yield Query(self.sql.FENCED))[0][0]
             return Tally(documents, jobs, min(dues, default=None), int(fenced))
 
@@ -390,11 +394,17 @@ class SqlStore:
     # --- plumbing --------------------------------------------------------------------------------
 
     async def _write(self, steps: Callable[[], Steps[T]]) -> T:
-        """A transaction of its own, past the flusher."""
-        try:
-            return await self.driver.write(steps)
-        except DataRefused as refused:
-            raise Unstorable(f"the store refused this value: {refused}") from refused
+        """A transaction of its own, past the flusher; tried again while the store is busy."""
+        for wait_s in (*RETRY_S, None):
+            try:
+                return await self.driver.write(steps)
+            except StoreBusy:
+                if wait_s is None:
+                    raise
+                await asyncio.sleep(wait_s)
+            except DataRefused as refused:
+                raise Unstorable(f"the store refused this value: {refused}") from refused
+        raise AssertionError("the last try has answered")
 
     async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         try:

@@ -11,6 +11,7 @@ import fcntl
 import math
 import os
 import re
+import secrets
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -238,9 +239,11 @@ class SqliteDriver:
 
     async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         loop = asyncio.get_running_loop()
-        fifo = self.directory / "wake" / f"{os.getpid()}-{id(heard)}"
-        os.mkfifo(fifo)
-        fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+        name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        making, fifo = self.directory / f"wake-{name}", self.directory / "wake" / name
+        os.mkfifo(making)
+        fd = os.open(making, os.O_RDWR | os.O_NONBLOCK)
+        making.rename(fifo)  # seen once it has a reader: others remove what nobody reads
 
         def readable() -> None:
             os.read(fd, 4096)

@@ -1,0 +1,150 @@
+"""Fairness: each organisation gets its turns, whatever the others have piled up before it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.store.making import DONE, QUEUE, World, document, later, retry
+
+
+async def pile(world: World, org: str, count: int, **job: Any) -> None:
+    """Add many documents of one organisation."""
+    for start in range(0, count, 1_000):
+        await world.add(*(document(org=org, **job) for _ in range(min(1_000, count - start))))
+
+
+async def served(world: World, count: int, batch: int = 10) -> Counter[str]:
+    """Whose documents the next `count` claims are, taken in batches."""
+    orgs: Counter[str] = Counter()
+    while orgs.total() < count:
+        found = await world.claim(batch)
+        assert found, "nothing left to claim"
+        orgs.update(c.document.org for c in found)
+    return orgs
+
+
+async def test_ten_behind_ten_thousand_are_among_the_first_hundred(world: World) -> None:
+    await pile(world, "big", 10_000)
+    await pile(world, "small", 10)
+
+    assert (await served(world, 100))["small"] == 10
+
+
+async def test_a_newcomer_is_served_at_once_while_a_backlog_is_half_done(world: World) -> None:
+    await pile(world, "big", 300)
+    await served(world, 100)
+    await pile(world, "late", 20)
+
+    assert await served(world, 40) == {"big": 20, "late": 20}
+
+
+async def test_ten_organisations_share_alike(world: World) -> None:
+    for n in range(10):
+        await pile(world, f"org{n}", 50 - n)
+
+    assert set((await served(world, 100)).values()) == {10}
+
+
+async def test_weights_share_the_turns(world: World) -> None:
+    await world.store.weigh("heavy", 3)
+    await world.store.weigh("light", 0.5)
+    for org in ("heavy", "plain", "light"):
+        await pile(world, org, 200)
+
+    shares = await served(world, 180, batch=5)
+
+    assert abs(shares["heavy"] - 120) <= 6
+    assert abs(shares["plain"] - 40) <= 4
+    assert abs(shares["light"] - 20) <= 4
+
+
+async def test_who_was_away_does_not_own_the_queue_when_it_returns(world: World) -> None:
+    await pile(world, "early", 5)
+    await served(world, 5)
+    await pile(world, "busy", 500)
+    await served(world, 300)
+    await pile(world, "early", 100)
+
+    shares = await served(world, 60)
+
+    assert abs(shares["early"] - shares["busy"]) <= 10
+
+
+async def test_who_had_many_turns_yesterday_is_not_made_to_wait_today(world: World) -> None:
+    await pile(world, "bulk", 400)
+    await served(world, 400, batch=100)  # the queue is empty now
+    await pile(world, "bulk", 20)
+    await pile(world, "other", 200)
+
+    assert (await served(world, 50))["bulk"] >= 18
+
+
+async def test_what_is_held_does_not_hold_the_time_back(world: World) -> None:
+    await world.store.declare([QUEUE], ["ocr"])
+    await world.add(document(org="held", lane="ocr"))
+    await world.store.hold("ocr", "away")
+    await pile(world, "busy", 300)
+    await served(world, 200)
+    await pile(world, "late", 100)
+
+    shares = await served(world, 60)
+
+    assert abs(shares["late"] - shares["busy"]) <= 10
+
+
+async def test_priorities_do_not_cut_in_front_of_another_organisation(world: World) -> None:
+    await pile(world, "plain", 50)
+    for priority in range(1, 11):
+        await pile(world, "pushy", 20, priority=priority)
+
+    # few ranks, each with a turn of its own: more than its half, but the other is served all along
+    assert (await served(world, 110))["plain"] >= 10
+
+
+async def test_a_retry_is_neither_behind_its_own_backlog_nor_before_everybody(world: World) -> None:
+    await pile(world, "big", 500)
+    await pile(world, "small", 50)
+    first = (await world.claim(1))[0]
+    assert first.document.org == "big"
+    await world.settle(first.job, retry(1_000))
+    await served(world, 20)
+    world.clock.turn(1_000)
+    await world.promoted(1)
+
+    again = [c.job.id for _ in range(3) for c in await world.claim(5)]
+
+    assert first.job.id in again
+
+
+async def test_a_job_given_back_at_once_keeps_its_turn(world: World) -> None:
+    await pile(world, "big", 100)
+    first = (await world.claim(1))[0]
+    await world.settle(first.job, later())
+
+    assert (await world.claim(1))[0].job.id == first.job.id
+
+
+async def test_queues_have_times_of_their_own(world: World) -> None:
+    await pile(world, "acme", 200)
+    await served(world, 100)
+    await world.add(
+        *(document(org="acme", queue="films") for _ in range(3)), document(org="zeta", queue="films")
+    )
+
+    orgs = [c.document.org for _ in range(4) for c in await world.claim(1, queues=["films"])]
+
+    assert sorted(orgs[:2]) == ["acme", "zeta"]
+
+
+async def test_finishing_changes_nothing_about_whose_turn_it_is(world: World) -> None:
+    await pile(world, "a", 30)
+    await pile(world, "b", 30)
+    order = []
+    for _ in range(20):
+        (claimed,) = await world.claim(1)
+        order.append(claimed.document.org)
+        await world.settle(claimed.job, DONE)
+
+    assert Counter(order) == {"a": 10, "b": 10}
+    assert all({order[n], order[n + 1]} == {"a", "b"} for n in range(0, 20, 2))

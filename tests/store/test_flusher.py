@@ -1,0 +1,283 @@
+"""Group commit: many share a transaction, each keeps its own fate."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perdure.core.model import Job
+from perdure.errors import InputInvalid, StoreError, Unstorable
+from perdure.store.operations import Cancel, EmittedRow, Save, Settle
+from tests.store.making import DONE, ORG, QUEUE, World, document, output, retry, save
+
+
+async def jobs_of(world: World, count: int) -> list[Job]:
+    """So many claimed jobs."""
+    await world.add(*(document() for _ in range(count)))
+    return [c.job for c in await world.claim(count)]
+
+
+async def flushes_of(world: World, *asked: Any) -> tuple[int, list[Any]]:
+    """How many commits the operations took together, and their answers."""
+    before = world.store.flusher.flushes
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return world.store.flusher.flushes - before, answers
+
+
+async def test_what_arrives_together_shares_a_commit(world: World) -> None:
+    flushes, answers = await flushes_of(world, *(world.store.add([document()]) for _ in range(300)))
+
+    assert [a[0].answer for a in answers] == ["added"] * 300
+    assert flushes == 1
+    (row,) = await world.table("worker", "WHERE kind = 'client'")
+    assert row["flush"] == world.store.flusher.number == 1
+
+
+async def test_what_arrives_during_a_commit_rides_the_next(world: World) -> None:
+    async def trickle(n: int) -> None:
+        for _ in range(n % 7):
+            await asyncio.sleep(0)
+        await world.add(document())
+
+    flushes, _ = await flushes_of(world, *(trickle(n) for n in range(200)))
+
+    assert 1 < flushes <= 8
+
+
+async def test_more_than_a_batch_takes_several_commits(world: World) -> None:
+    flushes, _ = await flushes_of(world, *(world.store.add([document()]) for _ in range(2_100)))
+
+    assert flushes == 3
+    assert len(await world.table("document")) == 2_100
+
+
+async def test_different_operations_share_a_commit_and_each_gets_its_own_answer(world: World) -> None:
+    mine, theirs, third = await jobs_of(world, 3)
+    stale = replace(theirs, token=1)
+
+    flushes, answers = await flushes_of(
+        world, world.store.save(save(mine)), world.store.save(save(stale)), world.settle(third, DONE),
+        world.store.add([document("new")]), world.claim(5), world.store.cancel(Cancel(ORG, "unknown")),
+    )  # fmt: skip
+
+    assert flushes == 1
+    assert answers[:3] == [True, False, True]
+    assert answers[3][0].answer == "added"
+    assert [c.document.name for c in answers[4]] == [
+        "new"
+    ]  # what is finished and added makes work for the same commit
+    assert answers[5].startswith("refused")
+
+
+async def test_a_document_has_one_operation_per_commit_in_the_order_they_came(world: World) -> None:
+    job, other = await jobs_of(world, 2)
+    steps = [save(job, name, outputs=(output(data=name.encode()),)) for name in ("a", "b", "c")]
+
+    flushes, answers = await flushes_of(
+        world, *(world.store.save(s) for s in steps), world.settle(job, DONE), world.settle(job, retry()),
+        world.settle(other, DONE),
+    )  # fmt: skip
+
+    assert answers == [True, True, True, True, False, True]
+    assert flushes == 5
+    assert [s.inline for s in await world.store.saves(ORG, job.document_id, "books")] == [b"c"]
+    assert (await world.status(job.document_id)).state == "done"
+
+
+async def test_a_cancel_between_two_saves_is_between_them(world: World) -> None:
+    (job,) = await jobs_of(world, 1)
+
+    _, answers = await flushes_of(
+        world,
+        world.store.save(save(job)),
+        world.store.cancel(Cancel(ORG, job.document_id)),
+        world.store.save(save(job)),
+    )
+
+    assert answers == [True, "cancelled", False]
+
+
+# --- a value that the database refuses ----------------------------------------------------------------
+
+POISONS: dict[str, dict[str, Any]] = {
+    "missing": {"size": None},
+    "too-large": {"size": 2**70},
+    "surrogate": {"input_hash": "\ud800"},
+    "wrong-type": {"inline": object()},
+}
+
+
+def poisoned(job: Job, poison: dict[str, Any]) -> Save:
+    return save(job, outputs=(replace(output(), **poison),))
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+async def test_a_refused_value_fails_only_its_own_operation(world: World, poison: dict[str, Any]) -> None:
+    jobs = await jobs_of(world, 200)
+    bad = {17, 180}
+
+    _, answers = await flushes_of(
+        world, *(world.store.save(poisoned(j, poison if n in bad else {})) for n, j in enumerate(jobs))
+    )
+
+    assert [n for n, a in enumerate(answers) if a is not True] == sorted(bad)
+    for n in bad:
+        assert isinstance(answers[n], Unstorable)
+        row = await world.job(jobs[n].document_id)
+        assert (row["stage"], row["state"]) == ("extract", "running")  # nothing of it was written
+    assert len(await world.table("saved")) == 198
+    assert await world.store.save(save(jobs[17]))  # and its job is still in hand
+
+
+async def test_a_nul_in_a_text_is_refused_alone(postgres_world: World) -> None:
+    world = postgres_world
+    jobs = await jobs_of(world, 50)
+
+    _, answers = await flushes_of(
+        world,
+        *(world.store.save(poisoned(j, {"model": "a\0b"} if n == 9 else {})) for n, j in enumerate(jobs)),
+    )
+
+    assert [n for n, a in enumerate(answers) if a is not True] == [9]
+    assert isinstance(answers[9], Unstorable)
+
+
+async def test_a_refused_document_does_not_take_its_neighbours_along(world: World) -> None:
+    documents = [document() for _ in range(20)]
+    documents[3] = replace(documents[3], meta=None)  # type: ignore[arg-type]
+
+    _, answers = await flushes_of(world, *(world.store.add([d]) for d in documents))
+
+    assert isinstance(answers[3], Unstorable)
+    assert len(await world.table("document")) == len(await world.table("job")) == 19
+
+
+async def test_an_operators_verb_says_what_was_refused_too(world: World) -> None:
+    for number in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InputInvalid):
+            await world.store.weigh("o", number)
+        with pytest.raises(InputInvalid):
+            await world.store.limit("k", None, number)
+    with pytest.raises(InputInvalid):
+        await world.store.limit("k", 0, None)
+    with pytest.raises(Unstorable):
+        await world.store.hold("ocr", "\ud800")
+    with pytest.raises(InputInvalid):
+        await world.store.status(ORG, "\ud800")
+
+
+# --- a user's own SQL ---------------------------------------------------------------------------------
+
+
+async def with_sql(world: World, job: Job, statement: str, *params: object) -> bool:
+    return await world.store.save(save(job, outputs=(output(),), sql=((statement, params),)))
+
+
+async def test_a_users_sql_commits_with_its_save(world: World) -> None:
+    await world.execute("CREATE TABLE mine (id text PRIMARY KEY)")
+    job, stale = await jobs_of(world, 2)
+
+    assert await with_sql(world, job, "INSERT INTO mine VALUES ($1)", "a")
+    assert not await with_sql(world, replace(stale, token=1), "INSERT INTO mine VALUES ($1)", "b")
+
+    assert await world.query("SELECT id FROM mine") == [("a",)]
+
+
+async def test_a_users_sql_rides_alone(world: World) -> None:
+    await world.execute("CREATE TABLE mine (id text PRIMARY KEY)")
+    jobs = await jobs_of(world, 4)
+    last = save(jobs[3], sql=(("INSERT INTO mine VALUES ($1)", ("z",)),))
+
+    flushes, answers = await flushes_of(
+        world, world.store.save(save(jobs[0])), with_sql(world, jobs[1], "INSERT INTO mine VALUES ($1)", "a"),
+        world.store.save(save(jobs[2])), world.store.settle(Settle(jobs[3], DONE, "extract", "", save=last)),
+    )  # fmt: skip
+
+    assert (flushes, answers) == (3, [True] * 4)
+
+
+@pytest.mark.parametrize(
+    "statement", ["INSERT INTO mine VALUES ('taken')", "INSERT INTO nowhere VALUES (1)", "nonsense"]
+)
+async def test_a_users_sql_that_fails_fails_alone_and_takes_its_save_back(
+    world: World, statement: str
+) -> None:
+    await world.execute("CREATE TABLE mine (id text PRIMARY KEY)")
+    await world.execute("INSERT INTO mine VALUES ('taken')")
+    jobs = await jobs_of(world, 10)
+
+    _, answers = await flushes_of(
+        world,
+        *(world.store.save(save(j, outputs=(output(),))) for j in jobs[:5]),
+        with_sql(world, jobs[5], statement),
+        *(world.store.save(save(j, outputs=(output(),))) for j in jobs[6:]),
+    )
+
+    assert isinstance(answers.pop(5), StoreError)
+    assert answers == [True] * 9
+    assert len(await world.table("saved")) == 9
+    assert await world.store.save(save(jobs[5]))
+
+
+# --- beginning and end --------------------------------------------------------------------------------
+
+
+async def test_closing_writes_what_is_pending(world: World) -> None:
+    other = await world.another()
+    adding = [asyncio.create_task(other.add([document()])) for _ in range(50)]
+    await asyncio.sleep(0)
+
+    await other.close()
+
+    assert [(await task)[0].answer for task in adding] == ["added"] * 50
+    assert [w.kind for w in await world.store.workers()] == ["worker"]  # and the client is forgotten
+
+
+async def test_a_caller_that_gives_up_does_not_disturb_the_others(world: World) -> None:
+    (job,) = await jobs_of(world, 1)
+    leaving = asyncio.create_task(world.store.save(save(job, rows=(EmittedRow("r", "1", b"1"),))))
+    staying = asyncio.create_task(world.store.add([document()]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+
+    assert (await staying)[0].answer == "added"
+    assert len(await world.store.rows(ORG, job.document_id, "r")) == 1  # a save that was asked for is written
+
+
+async def test_a_claim_whose_caller_has_gone_takes_nothing(world: World) -> None:
+    await world.add(document("a"))
+    leaving = asyncio.create_task(world.claim())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await world.add(document("b"))
+
+    assert await world.names_in_turn(3) == ["a", "b"]
+
+
+async def test_operators_verbs_and_the_flusher_do_not_disturb_each_other(world: World) -> None:
+    jobs = await jobs_of(world, 100)
+    await world.store.declare([QUEUE], ["ocr"])
+
+    async def operate() -> None:
+        for n in range(10):
+            await world.store.hold("ocr", "away")
+            await world.store.limit(f"key{n}", 3, None)
+            await world.store.declare([f"queue{n}"], [])
+            await world.store.prune(0, 0)
+            await world.store.refill()
+            await world.store.release("ocr")
+
+    flushes, answers = await flushes_of(
+        world,
+        *(operate() for _ in range(3)),
+        *(world.settle(j, DONE) for j in jobs),
+        *(world.add(document()) for _ in range(50)),
+    )
+
+    assert [a for a in answers if isinstance(a, BaseException)] == []
+    assert answers[3:103] == [True] * 100
+    assert world.store.flusher.number == (await world.table("worker", "WHERE kind = 'client'"))[0]["flush"]
+    assert flushes < 50

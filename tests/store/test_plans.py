@@ -1,0 +1,147 @@
+"""Plans: however many jobs have finished or wait, the hot statements read only what they take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure.store.base import Query, Row
+from perdure.store.operations import Claim
+from perdure.store.sqlite import numbered
+from tests.store.making import QUEUE, START_MS, World
+
+FINISHED, READY, PARKED, WAITING = 20_000, 5_000, 2_000, 2_000
+CLAIM = Claim(1, (QUEUE, "films"), 7, 10)
+
+#: number → the row of a job: most have finished, many are ready, some wait for room or for their time
+JOBS = f"""
+INSERT INTO document (org, id, collection, pipeline, kind, name, media_type, content_hash, size, meta, created_ms)
+  SELECT 'o' || (n % 50), 'd' || n, 'c', 'p', 'text', '', '', 'h', 0, CAST('' AS {{bytes}}), 0 FROM {{numbers}};
+INSERT INTO job (org, key, document_id, pipeline, queue, lane, stage, state, vt, run_at_ms, lease_ms, attempts_max,
+                 created_ms, finished_ms, limit_key)
+  SELECT 'o' || (n % 50), 'doc-d' || n, 'd' || n, 'p', '{QUEUE}', CASE WHEN n % 3 = 0 THEN 'ocr' ELSE '' END, 's',
+    CASE WHEN n <= {FINISHED} THEN 'done' WHEN n <= {FINISHED + READY} THEN 'queued'
+         WHEN n <= {FINISHED + READY + PARKED} THEN 'parked' ELSE 'waiting' END,
+    n, {START_MS} + n, 30000, 3, 0, CASE WHEN n <= {FINISHED} THEN {START_MS} + n END,
+    CASE WHEN n > {FINISHED + READY} AND n <= {FINISHED + READY + PARKED} THEN 'key' END FROM {{numbers}};
+"""
+TOTAL = FINISHED + READY + PARKED + WAITING
+NUMBERS = {
+    "sqlite": f"(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {TOTAL}) SELECT n FROM c)",
+    "postgres": f"generate_series(1, {TOTAL}) AS n",
+}
+
+
+async def fill(world: World) -> None:
+    """A store with a long past and a long queue."""
+    await world.store.declare([QUEUE, "films"], ["", "ocr", "ocr+openai"])
+    name = world.store.dialect_name
+    text = JOBS.format(numbers=NUMBERS[name], bytes="blob" if world.sqlite else "bytea")
+    await world.store.driver.script(text)
+    if not world.sqlite:
+        await world.store.driver.script("ANALYZE job; ANALYZE document; ANALYZE lane; ANALYZE queue")
+
+
+def walked(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every node of a plan."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from walked(part)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_claim_on_postgresql_reads_the_ready_index_and_little_else(
+    postgres_world: World, mode: str
+) -> None:
+    world = postgres_world
+    await fill(world)
+    query = next(world.store.sql.claim(CLAIM, START_MS, False, CLAIM.limit))
+    async with connected(world.url) as connection:
+        await connection.execute(f"SET plan_cache_mode = {mode}")
+        values = ", ".join(_literal(value) for value in query.params)
+        await connection.execute(f"PREPARE claim AS {query.sql}")
+        async with connection.transaction():
+            found = await connection.fetchval(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim({values})"
+            )
+
+    (told,) = json.loads(found)
+    nodes = list(walked(told["Plan"]))
+    ready = [n for n in nodes if n.get("Index Name") == "job_ready"]
+    assert ready
+    assert not [
+        n for n in nodes if n["Node Type"] == "Seq Scan" and n.get("Relation Name") in ("job", "document")
+    ]
+    assert sum(n["Actual Rows"] * n["Actual Loops"] for n in ready) <= CLAIM.limit * len(ready) * 6
+    assert told["Plan"]["Shared Hit Blocks"] + told["Plan"]["Shared Read Blocks"] < 1_500
+    assert told["Plan"]["Actual Rows"] == CLAIM.limit
+
+
+async def test_a_claim_on_sqlite_reads_the_ready_index_in_order(sqlite_world: World) -> None:
+    world = sqlite_world
+    await fill(world)
+    told = await plan_of(world, Query(world.store.sql._READY, (QUEUE, "", False, 10)))
+
+    assert told == ["SEARCH job USING COVERING INDEX job_ready (queue=? AND lane=? AND suspect=?)"]
+    for statement, params in ((world.store.sql._TAKE, (7, 1, START_MS, 5)), (world.store.sql._TAKEN, (5,))):
+        assert "SCAN" not in "\n".join(await plan_of(world, Query(statement, params)))
+    assert len(await world.claim(10)) == 10
+
+
+async def plan_of(world: World, query: Query) -> list[str]:
+    """The steps of a statement's plan, in the database's own words."""
+    params = (*query.params, *(query.rows[0] if query.rows else ()))
+    if world.sqlite:
+        return [row[3] for row in await world.query(f"EXPLAIN QUERY PLAN {numbered(query.sql)}", *params)]
+    arrays = tuple([value] for value in query.rows[0]) if query.rows else ()
+    found: list[Row] = await world.query(f"EXPLAIN {query.sql}", *query.params, *arrays)
+    return [row[0] for row in found]
+
+
+async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
+    await fill(world)
+    sql, now_ms = world.store.sql, START_MS + 60_000
+    hot = {
+        "parked": Query(sql.PARKED, ("key", 3)),
+        "used": Query(sql.SLOT_USED, ("key",)),
+        "due": Query(sql.DUE, (now_ms, 500)),
+        "expired": Query(sql.EXPIRED, (now_ms, 500)),
+        "in hand": Query(sql.IN_HAND, (1,)),
+        "beat": Query(sql.BEAT_HELD, rows=[(5, 7)]),
+        "present": Query(sql.VT_NOW, rows=[(QUEUE,)]),
+        "aged": Query(sql.PRUNE_AGED, (QUEUE, START_MS, 500)),
+        "beyond": Query(sql.PRUNE_BEYOND, (QUEUE, 1_000, 500)),
+        "status": Query(sql.STATUS, ("o1", "d1")),
+        "cancel": Query(sql.JOB_CANCEL, ("o1", "d1", now_ms)),
+        "lost claim": Query(sql.CLAIMED_AGAIN, (1, 7)),
+    }
+
+    plans = {name: await plan_of(world, query) for name, query in hot.items()}
+
+    for name, plan in plans.items():
+        # a walk through the running ones is meant: there are never more than workers have slots
+        scans = [
+            step for step in plan if "Seq Scan on job" in step or step.startswith(("SCAN job", "SCAN j"))
+        ]
+        assert [step for step in scans if "job_running" not in step] == [], (name, plan)
+    assert not any("Sort" in step or "TEMP B-TREE" in step for step in plans["parked"]), plans["parked"]
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, list):
+        return "ARRAY[" + ", ".join(f"'{v}'" for v in value) + "]"
+    return str(value)
