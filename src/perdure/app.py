@@ -21,6 +21,7 @@ from perdure.core.clock import Clock
 from perdure.core.events import Listener
 from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
+from perdure.errors import UsageError
 from perdure.service import AddOptions, AsyncPerdure, Summary
 from perdure.settings import Settings
 from perdure.store.operations import Added
@@ -84,7 +85,7 @@ class Perdure:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._portal is None:
             work.close()
-            raise RuntimeError(NOT_OPEN)
+            raise UsageError(NOT_OPEN, code="app_closed")
         return self._portal.call(work)
 
     # --- documents -------------------------------------------------------------------------------
@@ -173,19 +174,26 @@ class Perdure:
         return self._call(self.service.run_until_idle(wait))
 
     def run(self) -> None:
-        """Work until SIGTERM or Ctrl-C. Leases are renewed from a thread here; `perdure worker` is stronger."""
+        """Work until SIGTERM or Ctrl-C (twice: at once). Leases are renewed from a thread here; `perdure worker` is
+        stronger."""
         if self._portal is None:
-            raise RuntimeError(NOT_OPEN)
-        asked = threading.Event()
+            raise UsageError(NOT_OPEN, code="app_closed")
+        asked, again = threading.Event(), threading.Event()
         previous = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                previous[number] = signal.signal(number, lambda *_: asked.set())
+                previous[number] = signal.signal(
+                    number, lambda *_: again.set() if asked.is_set() else asked.set()
+                )
         try:
             running = self._portal.start(self.service.run())
             while not asked.wait(0.2) and not running.done():
                 pass
             if not running.done():
+                self._call(self.service.stop())
+            while not running.done() and not again.wait(0.2):
+                pass
+            if again.is_set():
                 self._call(self.service.stop())
             running.result()
         finally:

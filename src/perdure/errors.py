@@ -3,7 +3,7 @@
     PerdureError
     ├─ StageSignal                       raised by stage code, read by core.outcome
     │   ├─ Transient(retry_after_s)      counts an attempt, tried again after backoff
-    │   ├─ RetryLater(when | delay_s)    rescheduled, costs no attempt
+    │   ├─ RetryLater(delay_s)           rescheduled, costs no attempt
     │   │   └─ RateLimited
     │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
     │   └─ Permanent(code)               dead now

@@ -38,6 +38,7 @@ from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
 from perdure.store.records import Attempt, Status
+from perdure.store.text import checked
 
 ADD_BATCH = 500
 IDLE_S = 0.05
@@ -233,26 +234,36 @@ class AsyncPerdure:
         job, document = intake.first_job(pipeline), await self.store.document(status.org, document_id)
         if document is not None:
             job = replace(job, limit_key=intake.limit_key(document, pipeline))
-        requeue = Requeue(status.org, document_id, job, from_stage, _who(), reason)
+        why = checked(reason, "the reason")
+        requeue = Requeue(status.org, document_id, job, from_stage, _who(), why)
         return await self.store.requeue(requeue)
 
     async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
-        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, _who(), reason))
+        why = checked(reason, "the reason")
+        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, _who(), why))
 
     async def raise_(self, document_id: str, *, org: str | None = None) -> str:
         return await self.store.raise_(Raise(await self._org(document_id, org), document_id, _who()))
 
     async def pause(self, queue: str) -> None:
-        await self.store.pause(queue, True, _who())
+        await self.store.pause(await self._queue(queue), True, _who())
 
     async def resume(self, queue: str) -> None:
-        await self.store.pause(queue, False, _who())
+        await self.store.pause(await self._queue(queue), False, _who())
+
+    async def _queue(self, name: str) -> str:
+        known = sorted(queue.name for queue in await self.store.queues())
+        if name not in known:
+            raise InputInvalid(
+                f"there is no queue {name!r} (there are {', '.join(known)})", code="queue_unknown"
+            )
+        return name
 
     async def hold(self, dependency: str, reason: str = "held by hand") -> None:
-        await self.store.hold(dependency, reason, _who())
+        await self.store.hold(checked(dependency, "the dependency"), checked(reason, "the reason"), _who())
 
     async def release(self, dependency: str) -> None:
-        await self.store.release(dependency, _who())
+        await self.store.release(checked(dependency, "the dependency"), _who())
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None
@@ -262,12 +273,12 @@ class AsyncPerdure:
                 raise InputInvalid(
                     f"{name} must be more than 0, not {value}; to stop everything, pause the queue"
                 )
-        await self.store.limit(key, concurrency, rate_per_s)
+        await self.store.limit(checked(key, "the key"), concurrency, rate_per_s)
 
     async def weigh(self, org: str, weight: float) -> None:
         if not 0 < weight < float("inf"):
             raise InputInvalid(f"a weight must be more than 0, not {weight}")
-        await self.store.weigh(org, weight)
+        await self.store.weigh(checked(org, "the organisation"), weight)
 
     def subscribe(self, listener: Listener) -> None:
         self.events.subscribe(listener)

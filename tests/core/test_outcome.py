@@ -245,3 +245,18 @@ def test_no_wait_that_was_asked_for_breaks_the_decision(seconds: float) -> None:
         assert isinstance(decided, Retry | Later | Dead)
         if not isinstance(decided, Dead):
             assert 0 <= decided.delay_ms + 2**42 <= BIGINT_MAX
+
+
+def test_an_unexpected_error_says_where_it_was_raised() -> None:
+    def deep() -> None:
+        raise KeyError("missing")
+
+    try:
+        deep()
+    except KeyError as error:
+        failure = describe("fetch", error)
+    assert failure.place is not None
+    assert failure.place.endswith(" in deep")
+    assert "test_outcome.py:" in failure.place
+    assert describe("fetch", Permanent("mine")).place is None
+    assert describe("fetch", KeyError("never raised")).place is None

@@ -74,7 +74,14 @@ def sorted_(store_url: str) -> Sorted:
     return Sorted(store_url, plain, retried, dead, later, held)
 
 
+def test_looking_at_a_store_that_is_not_there_does_not_make_one(tmp_path: Path) -> None:
+    said = refused(1, "store_unavailable", "status", "--store", f"sqlite:///{tmp_path}/mistyped.db")
+    assert "mistyped.db" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_empty_store(store_url: str) -> None:
+    succeeded("migrate", "--store", store_url)
     found = facts("--store", store_url)
     assert list(found) == OVERVIEW_KEYS
     assert found["documents"] == dict.fromkeys(STATES, 0)
@@ -177,6 +184,7 @@ def test_every_generation_is_shown(store_url: str) -> None:
 
 
 def test_an_unknown_document_is_the_callers_mistake(store_url: str) -> None:
+    succeeded("migrate", "--store", store_url)
     said = refused(2, "document_unknown", "status", "no-such-id", "--store", store_url)
     assert "no-such-id" in said
 

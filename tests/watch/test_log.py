@@ -84,7 +84,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list
 def of(shop: tuple[dict[str, str], list[Line]], which: str) -> list[Line]:
     """The lines about one of the documents."""
     ids, lines = shop
-    return [line for line in lines if line["document_id"] == ids[which]]
+    return [line for line in lines if line.get("document_id") == ids[which]]
 
 
 def test_an_attempt_is_two_lines(shop: tuple[dict[str, str], list[Line]]) -> None:
@@ -125,8 +125,8 @@ def test_a_death_is_an_error_with_all_that_an_operator_needs(shop: tuple[dict[st
 
 def test_no_message_makes_a_line_of_its_own(shop: tuple[dict[str, str], list[Line]]) -> None:
     ids, lines = shop
-    assert {line["document_id"] for line in lines} == set(ids.values())
-    assert len(lines) == 2 + 4 + 3 + 3
+    assert {line["document_id"] for line in lines if "document_id" in line} == set(ids.values())
+    assert len(lines) == 2 + 4 + 3 + 3 + 2  # the last two are the worker's start and stop
 
 
 def test_what_a_stage_logs_is_a_line_like_all_others(shop: tuple[dict[str, str], list[Line]]) -> None:
@@ -178,3 +178,10 @@ def test_a_death_that_recovery_decides_is_told_with_its_collection(store_url: st
     [dead] = [event for event in asyncio.run(die()) if isinstance(event, DocumentDead)]
     assert (dead.collection, dead.attempts, dead.stage) == ("parcels", 1, "only")
     assert dead.error == "stage_timeout: too long"
+
+
+def test_a_worker_says_when_it_starts_and_stops(tmp_path: Path) -> None:
+    _, lines = logged(tmp_path, "INFO")
+    assert lines[0]["event"] == "worker started"
+    assert (lines[0]["queues"], lines[0]["concurrency"]) == ("documents", 3)
+    assert lines[-1]["event"] == "worker stopped"

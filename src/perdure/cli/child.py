@@ -17,7 +17,7 @@ from contextlib import suppress
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
 from perdure.engine.slate import Slate
-from perdure.errors import PerdureError, UsageError
+from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.watch.log import configure, log_events
 
 PR_SET_PDEATHSIG = 1
@@ -38,6 +38,11 @@ def main() -> None:
             if options.get(name) is not None:
                 setattr(app, name, options[name])
         if options.get("queues"):
+            unknown = ", ".join(sorted(set(options["queues"]) - set(app.queues)))
+            if unknown:
+                raise SettingInvalid(
+                    f"--queue: no pipeline of {target} uses {unknown} (they use {', '.join(app.queues)})"
+                )
             app.only_queues = tuple(options["queues"])
         configure(app.settings.log_level)
         log_events(app.events)
@@ -63,8 +68,8 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")
     answer = b""
-    while not answer.endswith(b"\n"):
-        answer += await loop.sock_recv(control, 4096) or sys.exit(1)
+    while not answer.endswith(b"\n"):  # byte by byte: what follows the line is for `heard`
+        answer += await loop.sock_recv(control, 1) or sys.exit(1)
     nursery = app.new_nursery()
 
     def heard() -> None:

@@ -20,6 +20,23 @@ StoreOption = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from perdure import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None: ...
+
+
 def main() -> None:
     """Run the command; a known error is one line on standard error and exit status 2 (the caller's) or 1."""
     from perdure.errors import PerdureError, UsageError

@@ -209,11 +209,15 @@ def _document_lines(facts: Facts, now: int) -> list[tuple[str, RenderableType]]:
         f"{facts['attempts_made']} of {facts['attempts_max']}{claims}, generation {facts['generation']}"
     )
     error = facts["error"]
+    code = next(
+        (_code(a) for a in reversed(facts["attempts"]) if error and a["error_code"] == error["code"]),
+        error and error["code"],
+    )
     beat, due, ended = facts["last_heartbeat_ms"], facts["next_due_ms"], facts["finished_ms"]
     lines: list[tuple[str, RenderableType | None]] = [
         ("name", facts["name"] or None),
         ("state", state),
-        ("error", f"{error['code']}: {error['message']}" if error else None),
+        ("error", f"{code}: {error['message']}" if error else None),
         ("held by", facts["held_by"] if facts["state"] == "held" else None),
         ("next due", until(due, now) if due is not None else None),
         ("attempts", attempts),
@@ -237,9 +241,15 @@ def _happened(attempt: Facts) -> str:
     """The error, why it was decided so, and when it is tried again; nothing is said twice."""
     message, why = attempt["message"] or "", attempt["why"]
     status = f" (HTTP {attempt['status_code']})" if attempt["status_code"] else ""
-    said = f"{attempt['error_code']}: {message}{status}" if message and message not in why else ""
+    said = f"{_code(attempt)}: {message}{status}" if message and message not in why else ""
     delay = f"; again after {span(attempt['delay_ms'])}" if attempt["delay_ms"] else ""
     return " – ".join(part for part in (said, f"{why}{delay}") if part)
+
+
+def _code(attempt: Facts) -> str:
+    """The error's code, and the class of one that is not ours: its message alone may say little."""
+    code = str(attempt["error_code"])
+    return f"{code}: {attempt['error_type']}" if code == "unexpected" else code
 
 
 # --- words -----------------------------------------------------------------------------------

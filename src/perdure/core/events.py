@@ -50,6 +50,7 @@ class AttemptEnded(Event):
     error_type: str | None = None
     error_code: str | None = None
     error: str | None = None
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,22 @@ class JobRecovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker claims from its queues from now on."""
+
+    worker: int
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """A worker stopped in good order."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker's death was noticed."""
 
@@ -84,7 +101,14 @@ class WorkerLost:
     reason: str
 
 
-AnyEvent = Event | WorkerLost
+@dataclass(frozen=True, slots=True)
+class SweepPartial:
+    """Parts of a sweep or of the keeper's other rounds failed; the others were done, the next round tries again."""
+
+    failed: tuple[str, ...]
+
+
+AnyEvent = Event | WorkerStarted | WorkerStopped | WorkerLost | SweepPartial
 Listener = Callable[[AnyEvent], None]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,7 @@ class Failure:
     code: str
     message: str
     status_code: int | None = None
+    place: str | None = None  # where an exception that is not ours was raised
 
     @property
     def fingerprint(self) -> str:
@@ -200,7 +202,9 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
         case Orphaned(stage=stage, reason=reason, blame=blame):
             failure = Failure(stage, "Orphaned", "worker_lost", reason)
             suspect, counted = blame or job.suspect, job.suspect or not blame
-            later = Later(0, f"worker lost: {reason}", failure, suspect=suspect, counted=counted)
+            # at once; but one that keeps coming back through nobody's fault must not use up its postpones in a second
+            delay_ms = 0 if blame or job.postpones == 0 else hold_delay_ms(job.postpones - 1)
+            later = Later(delay_ms, f"worker lost: {reason}", failure, suspect=suspect, counted=counted)
             return _given_back(job, later)
         case Stopped() as stopped:
             return _stopped(job, stopped, rand)
@@ -219,7 +223,25 @@ def describe(stage: str, error: BaseException) -> Failure:
         message = str(error)[:MESSAGE_MAX]
     except Exception:  # an exception whose own text cannot be had must still be recorded
         message = ""
-    return Failure(stage, name, str(code)[:100], message or name, status if type(status) is int else None)
+    place = _place(error) if code == "unexpected" else None
+    return Failure(
+        stage, name, str(code)[:100], message or name, status if type(status) is int else None, place
+    )
+
+
+def _place(error: BaseException) -> str | None:
+    """`file:line in function` of the last frame; of an error from another process as its note tells it."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', "\n".join(getattr(error, "__notes__", ())))
+    if frames:
+        path, line, function = frames[-1]
+        return f"{path}:{line} in {function}"
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
 
 
 def _read(thing: object, name: str) -> object:

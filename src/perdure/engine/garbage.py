@@ -9,11 +9,10 @@ DAY_MS = 86_400_000
 
 
 async def collect(store: Store, blobs: Blobs, older_than_ms: int = DAY_MS, limit: int = 10_000) -> int:
-    """Delete nameless blobs of that age and leftovers of broken uploads; how many blobs went."""
-    gone = looked = 0
+    """Delete nameless blobs of that age, `limit` at most, and leftovers of broken uploads; how many blobs went."""
+    gone = 0
     async for digest, _ in blobs.list(older_than_ms):
-        looked += 1
-        if looked > limit:
+        if gone >= limit:
             break
         if not await store.blob_named(digest):
             gone += await blobs.delete(digest, older_than_ms)

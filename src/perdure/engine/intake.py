@@ -156,6 +156,8 @@ def _content(entry: Entry) -> tuple[str, bytes | Path]:
     if entry.json is not None:
         return "json", _json(entry.json, "json")
     path = Path(str(entry.path))
+    if path.is_dir():
+        raise InputInvalid(f"{path} is a directory; name a file in it", code="file_missing")
     if not path.is_file():
         raise InputInvalid(f"there is no file {path}; check the path", code="file_missing")
     return "bytes", path

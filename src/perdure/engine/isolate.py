@@ -50,8 +50,11 @@ class Nursery:
         cell's pid before user code begins. If the cell dies while a message is being answered, the answer has a second
         to complete and is then cancelled. Cancelling the call kills the cell and returns when it is gone.
         """
-        host = await self._open()
-        cell = await host.hatch(limits)
+        try:
+            host = await self._open()
+            cell = await host.hatch(limits)
+        except OSError as error:  # no process or descriptor is to be had: that is not the call's fault
+            raise NurseryLost(f"no process could be started: {error}") from error
         talk = asyncio.create_task(cell.talk(target, payload, on_message, started))
         try:
             either: set[asyncio.Future[Any]] = {talk, cell.ended}

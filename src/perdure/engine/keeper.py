@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from perdure.core.events import Events, WorkerLost
+from perdure.core.events import Events, SweepPartial, WorkerLost
 from perdure.core.outcome import Orphaned
 from perdure.engine.recovery import recover
 from perdure.engine.slate import Held, Slate
@@ -27,6 +26,7 @@ APART_S = 0.7
 ALIVE_S = 0.5
 SWEEP_S = 1.0
 BEAT_S_MAX = 10.0
+BEAT_TIMEOUT_S = 5.0
 NEGLECT_MS = 3_000
 
 
@@ -50,7 +50,6 @@ class Keeper:
         sweeper: Sweeper,
         *,
         on_absence: Callable[[], None] = lambda: None,
-        on_sweep_failed: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.store = store
         self.events = events
@@ -58,8 +57,8 @@ class Keeper:
         self.slate = slate
         self.sweeper = sweeper
         self._on_absence = on_absence
-        self._on_sweep_failed = on_sweep_failed
         self._absent: dict[int, Absence] = {}
+        self._beat_ms = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until `stopping` is set; an unreachable store is waited for, whatever else happens goes on."""
@@ -67,7 +66,12 @@ class Keeper:
             asyncio.create_task(
                 self._every(period, step, stopping), name=f"perdure-{step.__name__.strip('_')}"
             )
-            for period, step in ((LOOK_S, self._look), (ALIVE_S, self._keep), (SWEEP_S, self._sweep))
+            for period, step in (
+                (LOOK_S, self._look),
+                (ALIVE_S, self._keep),
+                (ALIVE_S, self._give_up),
+                (SWEEP_S, self._sweep),
+            )
         ]
         try:
             await asyncio.gather(*loops)
@@ -80,9 +84,13 @@ class Keeper:
         self, period_s: float, step: Callable[[], Awaitable[None]], stopping: asyncio.Event
     ) -> None:
         while not stopping.is_set():
-            # the next round tries again; leases are judged by our own clock meanwhile
-            with suppress(PerdureError, OSError, TimeoutError):
+            # the next round tries again, whatever it was: without a keeper every lease of this worker would run out
+            try:
                 await step()
+            except (PerdureError, OSError, TimeoutError):
+                pass  # the store is away
+            except Exception as error:
+                self.events.publish(SweepPartial((f"{step.__name__.strip('_')}: {error!r}",)))
             try:
                 await asyncio.wait_for(stopping.wait(), period_s)
             except TimeoutError:
@@ -91,16 +99,21 @@ class Keeper:
     # --- leases ----------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Renew what is due; give up, by our own clock, what could not be renewed for two thirds of its lease."""
+        """Renew what is due."""
         held = self.slate.held()
         now_ms = monotonic_ms()
-        for one in held:
+        due = [one for one in held if now_ms - one.renewed_ms >= min(one.lease_ms // 3, BEAT_S_MAX * 1000)]
+        quiet_ms = ALIVE_S * 1000 if self.store.needs_sign_of_life else BEAT_S_MAX * 1000
+        if due or now_ms - self._beat_ms >= quiet_ms:
+            self._beat_ms = now_ms
+            await asyncio.wait_for(self._beat(held if due else []), BEAT_TIMEOUT_S)
+
+    async def _give_up(self) -> None:
+        """Give up, by our own clock, what could not be renewed for two thirds of its lease; no beat delays this."""
+        now_ms = monotonic_ms()
+        for one in self.slate.held():
             if now_ms - one.renewed_ms > one.lease_ms * 2 // 3:
                 self.slate.revoke(one)
-        due = [one for one in held if now_ms - one.renewed_ms >= min(one.lease_ms // 3, BEAT_S_MAX * 1000)]
-        if due or self.store.needs_sign_of_life:
-            # not waiting longer than the round: a beat that hangs must not hide that leases run out
-            await asyncio.wait_for(self._beat(held if due else []), 5.0)
 
     async def _beat(self, held: list[Held]) -> None:
         at_ms = monotonic_ms()
@@ -146,8 +159,8 @@ class Keeper:
         # a frozen leader keeps its lock; every change of a sweep is guarded, so anybody may stand in for it
         if await self.store.lead() or await self.store.neglected_ms() > NEGLECT_MS:
             swept = await self.sweeper.sweep(time.monotonic())
-            for failure in swept.failed:
-                self._on_sweep_failed(failure)
+            if swept.failed:
+                self.events.publish(SweepPartial(tuple(swept.failed)))
 
 
 def monotonic_ms() -> int:

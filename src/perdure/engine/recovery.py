@@ -59,7 +59,11 @@ def publish_end(
         job.attempts,
         failure.stage if failure else stage,
     )
-    error = (failure.error_type, failure.code, failure.message) if failure else (None, None, None)
+    error = (
+        (failure.error_type, failure.code, failure.message, failure.place)
+        if failure
+        else (None, None, None, None)
+    )
     events.publish(AttemptEnded(*where, name, duration_ms, delay_ms, why, *error))
     if isinstance(ending, Dead):
         events.publish(

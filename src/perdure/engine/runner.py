@@ -7,6 +7,7 @@ is settled exactly once, or another worker owns it and we stop quietly.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,9 +43,9 @@ from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import Store
-from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs, DirectoryBlobs
+from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.operations import Save, Settle
-from perdure.store.records import Claimed, SavedStage
+from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 
 class Unreadable(Exception):
@@ -67,6 +68,7 @@ class Journey:
     stage: str
     lane: str
     file: Path | None = None
+    folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
     raws: dict[str, bytes] = field(default_factory=dict)  # outputs that are at hand
     ignored: set[str] = field(default_factory=set)
@@ -119,8 +121,8 @@ class Runner:
             )
         finally:
             journey.document.close()
-            if journey.file is not None and not isinstance(self.blobs, DirectoryBlobs):
-                journey.file.unlink(missing_ok=True)
+            if journey.folder is not None:
+                shutil.rmtree(journey.folder, ignore_errors=True)
 
     async def _travel(self, journey: Journey, claimed: Claimed) -> Result | None:
         """The result to be settled; None when the last save settled the job already."""
@@ -135,7 +137,7 @@ class Runner:
             if job.resumed:
                 saves = await self.store.saves(job.org, job.document_id, job.pipeline)
                 journey.saved = saving.usable(saves, job, pipeline)
-            journey.document, journey.file = await self._document(claimed)
+            await self._fetch(journey, claimed.document)
             while True:
                 try:
                     return await self._stages(journey, pipeline)
@@ -152,20 +154,20 @@ class Runner:
         except Exception as error:
             return await self._failed(journey, pipeline, error)
 
-    async def _document(self, claimed: Claimed) -> tuple[Document, Path | None]:
-        """The document with its content within reach of code that has no event loop."""
-        record = claimed.document
-        file: Path | None = None
+    async def _fetch(self, journey: Journey, record: DocumentRecord) -> None:
+        """Bring the document's content within reach of code that has no event loop."""
         if record.blob is not None:
             try:
-                file = await self.blobs.path(record.blob)
-                if file is None:
-                    file = await self.blobs.open_copy(record.blob, Path(tempfile.gettempdir()))
+                journey.file = await self.blobs.path(record.blob)
+                if journey.file is None:
+                    # a folder for each: two documents may have one content, and the first to end removes its copy
+                    journey.folder = Path(tempfile.mkdtemp(prefix="perdure-"))
+                    journey.file = await self.blobs.open_copy(record.blob, journey.folder)
             except (BlobMissing, BlobCorrupt) as error:
                 raise Permanent(
                     "content_missing", f"what was handed in cannot be read any more: {error}"
                 ) from error
-        return Document(record, LocalFile(file)), file
+        journey.document = Document(record, LocalFile(journey.file))
 
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
         job = journey.job

@@ -17,6 +17,7 @@ from perdure.engine.document import Document
 from perdure.engine.intake import first_job, keep, with_limit
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.result import Spawn, SpawnDocument
+from perdure.errors import Permanent
 from perdure.store.blobs import Blobs
 from perdure.store.operations import NewDocument, NewJob, StageOutput
 from perdure.store.records import SavedStage
@@ -89,6 +90,8 @@ async def children(
         pipeline = pipelines.get(spawn.pipeline) or find_pipeline(spawn.pipeline, spawn.module)
         new = first_job(pipeline)
         if not isinstance(spawn, SpawnDocument):
+            if any(other.name == spawn.name for other in jobs):
+                raise Permanent("spawn_repeated", f"a stage spawned two {spawn.name} jobs of one document")
             jobs.append(replace(new, name=spawn.name, input=spawn.input))
             continue
         inline, blob = await keep(spawn.content, blobs)

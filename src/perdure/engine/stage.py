@@ -229,7 +229,7 @@ class Stage(Generic[P, R]):
                 raise PipelineInvalid(f"{owner}: the name {name!r} must be {NAME_RULE}")
 
 
-def check_positive(owner: str, **settings: float | None) -> None:
+def check_positive(owner: str, **settings: object) -> None:
     """PipelineInvalid names the first setting that is given and not above 0."""
     for name, value in settings.items():
         if value is not None and not (isinstance(value, int | float) and value > 0):

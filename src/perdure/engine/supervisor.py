@@ -96,7 +96,7 @@ class Supervisor:
         stop_keeping = asyncio.Event()
         try:
             while not self._stop.is_set():
-                child = self._child = self._spawn()
+                child = self._spawn()
                 try:
                     hello = await self._hello(child)
                     if hello is None:
@@ -183,6 +183,7 @@ class Supervisor:
         self._keeper.slate = child.slate
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
+        self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
         overdue = False
         told, leave_s = 0, math.inf

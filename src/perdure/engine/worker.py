@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from perdure.core.events import WorkerStarted, WorkerStopped
 from perdure.core.token import new_token
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.runner import Journey, Runner
@@ -42,12 +43,14 @@ class Worker:
         self.stopping = asyncio.Event()
         self._turn = asyncio.Event()  # a slot is free, or there may be work
         self._tasks: dict[asyncio.Task[None], Journey] = {}
+        self._hurry = asyncio.Event()
         self._idle = False
         self.claimed = 0
         self.grace_s = GRACE_S
 
     async def run(self) -> None:
         """Until `stop` is called; then running stages have their grace, and the rest gives its attempt back."""
+        self.runner.events.publish(WorkerStarted(self.id, self.queues, self.concurrency))
         unlisten = await self._listen()
         look = asyncio.create_task(self._look(), name="perdure-look")
         try:
@@ -56,6 +59,7 @@ class Worker:
                 if not await self.claim():
                     await self._wait()
             await self._drain()
+            self.runner.events.publish(WorkerStopped(self.id))
         finally:
             look.cancel()
             if unlisten is not None:
@@ -63,13 +67,18 @@ class Worker:
                     await unlisten()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Claim no more; jobs stop at their next stage boundary, or after the grace in the middle of a stage."""
-        if not self.stopping.is_set():
-            self.grace_s = grace_s
-            self.stopping.set()
-            self._turn.set()
-            for journey in self._tasks.values():
-                journey.stopping = True
+        """Claim no more; jobs stop at their next stage boundary, or after the grace in the middle of a stage.
+
+        Asked again, it leaves at once.
+        """
+        if self.stopping.is_set():
+            self._hurry.set()
+            return
+        self.grace_s = grace_s
+        self.stopping.set()
+        self._turn.set()
+        for journey in self._tasks.values():
+            journey.stopping = True
 
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
@@ -153,8 +162,12 @@ class Worker:
 
     async def _drain(self) -> None:
         """Wait for what is in hand; after the grace, interrupt it, which gives attempts back."""
+        hurry = asyncio.create_task(self._hurry.wait())
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.grace_s)
+            all_ended = asyncio.ensure_future(asyncio.wait(self._tasks))
+            await asyncio.wait({hurry, all_ended}, timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED)
+            all_ended.cancel()
+        hurry.cancel()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -289,24 +289,24 @@ class Dialect:
     )
     #: Many end in one flush and so in one millisecond; the id tells them apart.
     PRUNE_BEYOND = (
-        "SELECT org, id, document_id, pipeline FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
-        "ORDER BY finished_ms DESC, id DESC LIMIT $3 OFFSET $2"
+        "SELECT org, id, document_id, pipeline, generation FROM job WHERE queue = $1 "
+        "AND state IN ('done', 'cancelled') ORDER BY finished_ms DESC, id DESC LIMIT $3 OFFSET $2"
     )
     PRUNE_AGED = (
-        "SELECT org, id, document_id, pipeline FROM job WHERE queue = $1 AND state IN ('done', 'cancelled') "
-        "AND finished_ms <= $2 ORDER BY finished_ms LIMIT $3"
+        "SELECT org, id, document_id, pipeline, generation FROM job WHERE queue = $1 "
+        "AND state IN ('done', 'cancelled') AND finished_ms <= $2 ORDER BY finished_ms LIMIT $3"
     )
     PRUNE_JOB = "DELETE FROM job WHERE org = $1 AND id = $2 AND state IN ('done', 'cancelled')"
-    PRUNE_ITEM = "DELETE FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3"
+    #: Not of later generations: a follow-up of a requeued document may be at work on them.
+    PRUNE_ITEM = "DELETE FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND generation <= $4"
     BLOB_NAMED = (
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM document WHERE blob = $1) OR EXISTS (SELECT 1 FROM saved "
         "WHERE blob = $1) "
         "OR EXISTS (SELECT 1 FROM item WHERE blob = $1)"
     )
-    MIGRATIONS = "SELECT name FROM migration ORDER BY name"
-    MIGRATION_ADD = "INSERT INTO migration (name, applied_ms) VALUES ($1, $2)"
 
     # written per database
+    MIGRATED: str
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
     DOCUMENT_LOCK: str

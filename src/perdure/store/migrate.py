@@ -10,11 +10,10 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
-from perdure.errors import SchemaNewer, SchemaOutdated, StoreUnavailable
-from perdure.store.base import DataRefused, Driver, Query, Row, Steps
+from perdure.errors import SchemaNewer, SchemaOutdated
+from perdure.store.base import Driver, Query, Row, Steps
 
 TABLE = "CREATE TABLE IF NOT EXISTS migration (name text PRIMARY KEY, needs int NOT NULL, applied_ms bigint NOT NULL)"
-CREATE_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +41,11 @@ async def applied(driver: Driver) -> dict[str, int]:
     """Names and needs of the migrations that this database has seen."""
 
     def steps() -> Steps[list[Row]]:
-        yield Query(TABLE)
+        if not (yield Query(driver.dialect.MIGRATED)):
+            return []
         return (yield Query("SELECT name, needs FROM migration ORDER BY name"))
 
-    for _ in range(CREATE_TRIES):
-        try:
-            return {row[0]: row[1] for row in await driver.write(steps)}
-        except DataRefused:  # another process creates the table right now, and IF NOT EXISTS does not see it
-            await _pause()
-    raise StoreUnavailable("the table of migrations cannot be created; try again")
+    return {row[0]: row[1] for row in await driver.read(steps)}
 
 
 async def check(driver: Driver, dialect: str) -> None:
@@ -79,6 +74,7 @@ async def migrate(driver: Driver, dialect: str) -> list[str]:
     while not await driver.lock("migrate", 0):
         await _pause()
     try:
+        await driver.script(TABLE)  # under the lock: IF NOT EXISTS does not see another process that is at it
         theirs = await applied(driver)
         ran = []
         for m in known(dialect):

@@ -7,8 +7,8 @@ long a frozen client may keep locks. `direct_url` names the unpooled address whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -26,6 +26,8 @@ SESSION = (
 )
 CONNECT_S = 5.0
 POOL_MAX = 4
+#: A link that went silent tells nobody; without this the kernel would wait for a quarter of an hour.
+SILENT_S = 40.0  # longer than the server lets a statement take
 
 
 class PostgresDriver:
@@ -89,9 +91,9 @@ class PostgresDriver:
                 self._writer = await self._connect(self.url)
             connection = self._writer
             try:
-                with mapped():
+                with mapped(), _watched(connection) as heard:
                     async with connection.transaction():
-                        return await drive(connection, steps())
+                        return await drive(connection, steps(), heard)
             except StoreUnavailable:
                 # whatever its state, the next try starts on a connection that is certainly ours
                 self._writer = None
@@ -100,7 +102,8 @@ class PostgresDriver:
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self.reading() as connection:
-            return await drive(connection, steps())
+            with _watched(connection) as heard:
+                return await drive(connection, steps(), heard)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
@@ -134,7 +137,7 @@ class PostgresDriver:
                     connection.terminate()
                     raise
                 self._direct = connection
-            with mapped():
+            with mapped(), _watched(self._direct):
                 yield self._direct
 
     async def _restore(self, connection: asyncpg.Connection) -> None:
@@ -215,12 +218,34 @@ async def _set_up(connection: Any) -> None:
     await connection.execute(SESSION)
 
 
-async def drive(connection: asyncpg.Connection, steps: Steps[T]) -> T:
-    """Run the steps on this connection."""
+@contextmanager
+def _watched(connection: Any) -> Iterator[Callable[[], None]]:
+    """Cut the connection when the server is silent for too long; whoever waits on it gets an error then.
+
+    Gives what is to be called at each answer.
+    """
+    loop = asyncio.get_running_loop()
+    cut = loop.call_later(SILENT_S, connection.terminate)
+
+    def heard() -> None:
+        nonlocal cut
+        cut.cancel()
+        cut = loop.call_later(SILENT_S, connection.terminate)
+
+    try:
+        yield heard
+    finally:
+        cut.cancel()
+
+
+async def drive(connection: asyncpg.Connection, steps: Steps[T], heard: Callable[[], None]) -> T:
+    """Run the steps on this connection; `heard` is called at each answer."""
     try:
         query = next(steps)
         while True:
-            query = steps.send(await _run(connection, query))
+            rows = await _run(connection, query)
+            heard()
+            query = steps.send(rows)
     except StopIteration as stop:
         answer: T = stop.value
         return answer

@@ -50,6 +50,7 @@ def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
 class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
+    MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = (
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "

@@ -143,6 +143,8 @@ def attempt(op: Settle, now_ms: int) -> Row:
     """The history of a claim, written once."""
     j, failure = op.job, _failure(op)
     name, charged, delay_ms, why = _told(op)
+    if failure is not None and failure.place is not None:
+        why = f"{why}; raised at {failure.place}"
     error: Row = (None, None, None, None, None)
     if failure is not None:
         status_code = failure.status_code  # whatever the error carried; no status has more than three digits

@@ -233,7 +233,7 @@ class SqlStore:
                 beyond = yield Query(self.sql.PRUNE_BEYOND, (queue, count, limit))
                 found = list(dict.fromkeys([*aged, *beyond]))[:limit]
                 if found:
-                    yield Query(self.sql.PRUNE_ITEM, rows=[(r[0], r[2], r[3]) for r in found])
+                    yield Query(self.sql.PRUNE_ITEM, rows=[(r[0], *r[2:]) for r in found])
                     yield Query(self.sql.PRUNE_JOB, rows=[(r[0], r[1]) for r in found])
                     pruned += len(found)
             return pruned

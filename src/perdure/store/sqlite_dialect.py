@@ -44,6 +44,7 @@ def _bind(template: str, columns: dict[str, str]) -> str:
 class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
+    MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"

@@ -18,7 +18,10 @@ from perdure.core.events import (
     JobRecovered,
     StageSaved,
     StageSkipped,
+    SweepPartial,
     WorkerLost,
+    WorkerStarted,
+    WorkerStopped,
     WriteFenced,
 )
 from perdure.errors import SettingInvalid
@@ -75,8 +78,12 @@ def log_events(events: Events) -> None:
 
 def _line(event: AnyEvent) -> None:
     match event:
+        case WorkerStarted() | WorkerStopped():
+            _worker_line(event)
         case WorkerLost():
             _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
+        case SweepPartial():
+            _log.warning("sweep partial", failed=list(event.failed))
         case AttemptStarted():
             _log.info("attempt started", **_facts(event), generation=event.generation, resumed=event.resumed)
         case StageSaved():
@@ -88,7 +95,8 @@ def _line(event: AnyEvent) -> None:
         case AttemptEnded():
             _log.warning(
                 f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
-                error_type=event.error_type, error_code=event.error_code, delay_ms=event.delay_ms, why=event.why,
+                error_type=event.error_type, error_code=event.error_code, place=event.place, delay_ms=event.delay_ms,
+                why=event.why,
             )  # fmt: skip
         case DocumentDead():
             _log.error(
@@ -99,6 +107,14 @@ def _line(event: AnyEvent) -> None:
             _log.warning("late write refused", **_facts(event))
         case JobRecovered():
             _log.warning("job recovered", **_facts(event), reason=event.reason, suspect=event.suspect)
+
+
+def _worker_line(event: WorkerStarted | WorkerStopped) -> None:
+    if isinstance(event, WorkerStopped):
+        _log.info("worker stopped", worker=event.worker)
+    else:
+        queues = ", ".join(event.queues)
+        _log.info("worker started", worker=event.worker, queues=queues, concurrency=event.concurrency)
 
 
 def _facts(event: Any) -> dict[str, Any]:
