@@ -251,10 +251,9 @@ def test_an_unexpected_error_says_where_it_was_raised() -> None:
     def deep() -> None:
         raise KeyError("missing")
 
-    try:
+    with pytest.raises(KeyError) as raised:
         deep()
-    except KeyError as error:
-        failure = describe("fetch", error)
+    failure = describe("fetch", raised.value)
     assert failure.place is not None
     assert failure.place.endswith(" in deep")
     assert "test_outcome.py:" in failure.place

@@ -85,7 +85,8 @@ async def children(
     spawned: Sequence[Spawn], job: Job, collection: str, pipelines: Mapping[str, Pipeline], blobs: Blobs
 ) -> tuple[tuple[NewDocument, ...], tuple[NewJob, ...]]:
     """What a stage spawned, ready to be written with its save."""
-    documents, jobs = [], []
+    documents: list[NewDocument] = []
+    jobs: list[NewJob] = []
     for spawn in spawned:
         pipeline = pipelines.get(spawn.pipeline) or find_pipeline(spawn.pipeline, spawn.module)
         new = first_job(pipeline)

@@ -283,7 +283,9 @@ class mapped:
                 raise DataRefused(str(error)) from error
             case asyncpg.ClientConfigurationError():
                 raise DataRefused(str(error)) from error
-            case asyncpg.InterfaceError():
+            case (
+                asyncpg.InterfaceError() | asyncpg.InternalClientError()
+            ):  # the latter when cut in mid-sentence
                 raise StoreUnavailable(f"the connection to PostgreSQL was lost: {error}") from error
             case OSError() | TimeoutError():
                 raise StoreUnavailable(
