@@ -21,8 +21,9 @@ from perdure.core.clock import Clock
 from perdure.core.events import Listener
 from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
+from perdure.engine.working import Summary
 from perdure.errors import UsageError
-from perdure.service import AddOptions, AsyncPerdure, Summary
+from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
 from perdure.store.records import Attempt, Status

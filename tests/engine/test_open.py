@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import AsyncPerdure, Document, Perdure, Pipeline
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import PerdureError, StoreError, UsageError
 from perdure.settings import Settings
 
 QUICK = Settings(poll_s=0.2, grace_s=0.3)
@@ -94,7 +94,7 @@ def test_an_app_that_is_not_open_says_so(tmp_path: Path, verb: str) -> None:
         "pause": lambda: app.pause("documents"),
     }
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(UsageError, match="not open"):
             calls[verb]()
     assert not (tmp_path / "books.db").exists()
 
@@ -124,7 +124,7 @@ def test_an_app_can_be_closed_and_opened_again(store_url: str) -> None:
         with app:
             app.add(text=str(n), pipeline=pipeline)
             assert app.run_until_idle().done == 1
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(UsageError, match="not open"):
             app.documents()
 
 

@@ -1,0 +1,185 @@
+"""Working on a store: embedded with a keeper thread, or as the child of a supervisor. `service` has the other verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perdure.core.events import Events
+from perdure.engine.embedded import KeeperThread
+from perdure.engine.garbage import collect
+from perdure.engine.isolate import Nursery
+from perdure.engine.pipeline import Pipeline
+from perdure.engine.runner import Runner
+from perdure.engine.slate import Slate
+from perdure.engine.sweeper import Retention, Sweeper
+from perdure.engine.worker import Worker
+from perdure.errors import PerdureError
+from perdure.settings import Settings
+from perdure.store.blobs import Blobs
+from perdure.store.sql_store import SqlStore
+
+IDLE_S = 0.05
+GARBAGE_S = 6 * 3600
+WORKS_ALREADY = "the app works already; open another one to work twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run until idle did, and what is left: documents that are held, and when the next one falls due."""
+
+    done: int
+    dead: int
+    held: int
+    waiting: int
+    next_due: datetime | None
+
+
+class Working:
+    """The half of an app that runs documents."""
+
+    url: str
+    settings: Settings
+    store: SqlStore
+    blobs: Blobs
+    pipelines: Mapping[str, Pipeline]
+    concurrency: int
+    events: Events
+    retention: Retention
+    only_queues: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._working = asyncio.Lock()
+        self._stopping = False
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues of our pipelines, or those of them that this worker is to serve."""
+        return self.only_queues or tuple(sorted({p.queue for p in self.pipelines.values()}))
+
+    async def run(self) -> None:
+        """Work until `stop`; leases are renewed from a thread. RuntimeError while it works already."""
+        if self._working.locked():
+            raise RuntimeError(WORKS_ALREADY)
+        async with self._working:
+            self._stopping = False
+            await self._run()
+
+    async def _run(self) -> None:
+        slate = Slate.private()
+        nursery = self.new_nursery()
+        loop = asyncio.get_running_loop()
+
+        def absent() -> None:
+            loop.call_soon_threadsafe(self.warm, nursery)
+
+        keeper = KeeperThread(
+            self.url, self.settings.direct_url, slate, self.events, self.retention, self.queues, absent
+        )
+        worker = await asyncio.wrap_future(keeper.start())
+        try:
+            await self.work(worker, slate, nursery)
+        finally:
+            await loop.run_in_executor(None, keeper.stop)
+            await nursery.close()
+
+    async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
+        """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
+        if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
+            self.warm(nursery)
+        self._worker = self.new_worker(worker, slate, nursery)
+        if self._stopping:  # asked while we were getting ready
+            self._worker.stop(self.settings.grace_s)
+        collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
+        try:
+            await self._worker.run()
+        finally:
+            collecting.cancel()
+            self._worker.runner.threads.close()
+            self._worker = None
+
+    def new_worker(self, worker: int, slate: Slate, nursery: Nursery) -> Worker:
+        """A worker over our store that has not begun; `work` runs one, tests drive one by hand."""
+        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
+        return Worker(self.store, runner, slate, worker, self.queues, self.concurrency, self.settings.poll_s)
+
+    async def _collect_garbage(self) -> None:
+        """Now and then; several workers at it do no harm."""
+        while True:
+            await asyncio.sleep(GARBAGE_S * (0.5 + random.random()))
+            with suppress(PerdureError, OSError):
+                await collect(self.store, self.blobs)
+
+    async def stop(self) -> None:
+        """Ask the running worker to stop and give it its grace."""
+        self._stopping = True
+        if self._worker is not None:
+            self._worker.stop(self.settings.grace_s)
+
+    async def run_until_idle(self, wait: float = 0.0) -> Summary:
+        """Work until nothing is ready or running and nothing falls due within `wait`; never blocks on what is held."""
+        if self._working.locked():
+            raise RuntimeError(WORKS_ALREADY)
+        async with self._working:
+            self._stopping = False
+            before = await self.store.tally()
+            running = asyncio.create_task(self._run())
+            try:
+                await self._idle(running, wait)
+            finally:
+                await self.stop()
+                await running
+            return await self.summary(before.documents)
+
+    async def _idle(self, running: asyncio.Task[None], wait: float) -> None:
+        while not running.done():
+            await asyncio.sleep(IDLE_S)
+            if self._worker is None or self._worker.busy:
+                continue
+            tally = await self.store.tally(self.queues)
+            ready = sum(
+                n
+                for states in tally.queues.values()
+                for state, n in states.items()
+                if state in ("queued", "running", "parked")
+            )
+            due_ms = tally.next_due_ms
+            soon = due_ms is not None and due_ms <= await self.store.now_ms() + wait * 1000
+            if not ready and not soon and not self._worker.busy:
+                return
+
+    async def summary(self, before: dict[str, int]) -> Summary:
+        """What changed since `before`, and what is left."""
+        tally = await self.store.tally(self.queues)
+
+        def left(state: str) -> int:
+            return sum(states.get(state, 0) for states in tally.queues.values())
+
+        due = None if tally.next_due_ms is None else datetime.fromtimestamp(tally.next_due_ms / 1000, UTC)
+        ended = {state: tally.documents.get(state, 0) - before.get(state, 0) for state in ("done", "dead")}
+        return Summary(ended["done"], ended["dead"], left("held"), left("waiting"), due)
+
+    def new_nursery(self) -> Nursery:
+        """For stages that run in a process of their own."""
+        modules = {p.module for p in self.pipelines.values() if p.module}
+        importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
+        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable])
+
+    def warm(self, nursery: Nursery) -> None:
+        """Start the nursery in the background; whatever is wrong with it shows at first use."""
+
+        async def quietly() -> None:
+            with suppress(Exception):
+                await nursery.warm()
+
+        self._warming = asyncio.get_running_loop().create_task(quietly())
+
+    def new_sweeper(self) -> Sweeper:
+        """A sweeper over our store, for tests and one-shot runs."""
+        return Sweeper(self.store, self.events, self.retention)

@@ -1,0 +1,123 @@
+"""The reading half of the store: committed state, straight from the database, past the flusher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from perdure.core.clock import Clock
+from perdure.errors import InputInvalid
+from perdure.store import rows
+from perdure.store.base import DataRefused, Driver, Query, Row, Steps
+from perdure.store.records import (
+    Attempt,
+    DocumentRecord,
+    LaneRecord,
+    QueueRecord,
+    SavedItem,
+    SavedStage,
+    Status,
+    Tally,
+)
+
+T = TypeVar("T")
+
+
+class Reading:
+    """See `perdure.store.base.Store` for what each verb promises."""
+
+    driver: Driver
+    sql: Any
+    clock: Clock
+
+    async def status(self, org: str, document_id: str) -> Status | None:
+        found = await self._rows(self.sql.STATUS, org, document_id)
+        return rows.status(found[0]) if found else None
+
+    async def find(self, document_id: str) -> str | None:
+        """The organisation of a document."""
+        found = await self._rows(self.sql.FIND, document_id)
+        return found[0][0] if found else None
+
+    async def documents(
+        self, org: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100,
+        stage: str | None = None,
+    ) -> list[Status]:  # fmt: skip
+        return [
+            rows.status(row) for row in await self._rows(self.sql.DOCUMENTS, org, state, after, stage, limit)
+        ]
+
+    async def document(self, org: str, document_id: str) -> DocumentRecord | None:
+        found = await self._rows(self.sql.DOCUMENT, org, document_id)
+        return DocumentRecord(*found[0]) if found else None
+
+    async def attempts(self, org: str, document_id: str) -> list[Attempt]:
+        found = await self._rows(self.sql.ATTEMPTS, org, document_id)
+        return [rows.attempt_record(row) for row in found]
+
+    async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
+        return [SavedStage(*row) for row in await self._rows(self.sql.SAVES, org, document_id, pipeline)]
+
+    async def items(
+        self, org: str, document_id: str, pipeline: str, stage: str, fingerprint: str, generation: int
+    ) -> list[SavedItem]:
+        found = await self._rows(self.sql.ITEMS, org, document_id, pipeline, stage, fingerprint, generation)
+        return [SavedItem(*row) for row in found]
+
+    async def rows(self, org: str, document_id: str, name: str) -> list[tuple[str, bytes]]:
+        return [(row[0], row[1]) for row in await self._rows(self.sql.ROWS, org, document_id, name)]
+
+    async def lanes(self) -> list[LaneRecord]:
+        return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
+
+    async def queues(self) -> list[QueueRecord]:
+        """Every queue, by name."""
+        return [QueueRecord(r[0], bool(r[1]), r[2]) for r in await self._rows(self.sql.QUEUES_READY)]
+
+    async def live(self) -> dict[str, int]:
+        """How many documents that have not ended are in each state."""
+        return {row[0]: row[1] for row in await self._rows(self.sql.COUNT_LIVE)}
+
+    async def acts(self, limit: int = 100) -> list[Row]:
+        """What operators did, newest first: (at_ms, who, verb, org, target, reason)."""
+        return await self._rows(self.sql.ACTS, limit)
+
+    async def blob_named(self, hash_: str) -> bool:
+        """Whether any row names this blob."""
+        return bool(await self._rows(self.sql.BLOB_NAMED, hash_))
+
+    async def tally(self, queues: Sequence[str] | None = None) -> Tally:
+        def steps() -> Steps[Tally]:
+            documents: dict[str, int] = dict((yield Query(self.sql.COUNT_DOCUMENTS)))
+            jobs: dict[str, dict[str, int]] = {}
+            dues: list[int] = []
+            for queue, state, n, due_ms in (yield Query(self.sql.COUNT_JOBS)):
+                if queues is None or queue in queues:
+                    jobs.setdefault(queue, {})[state] = n
+                    dues += [] if due_ms is None else [due_ms]
+            fenced = (yield Query(self.sql.FENCED))[0][0]
+            return Tally(documents, jobs, min(dues, default=None), int(fenced))
+
+        return await self._read(steps)
+
+    async def now_ms(self) -> int:
+        """The store's time."""
+        return int((await self._rows(self.sql.NOW, self.clock.now_ms()))[0][0])
+
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        try:
+            return await self.driver.read(steps)
+        except DataRefused as refused:
+            raise InputInvalid(f"this cannot be looked up: {refused}", code="text_broken") from refused
+
+    async def _rows(self, sql: str, *params: Any) -> list[Row]:
+        return await self._read(one(Query(sql, params)))
+
+
+def one(query: Query) -> Callable[[], Steps[list[Row]]]:
+    """Steps of a single statement."""
+
+    def steps() -> Steps[list[Row]]:
+        return (yield query)
+
+    return steps
