@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import json
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from perdure.errors import (
     InputInvalid,
     PipelineInvalid,
     PipelineUnknown,
+    SettingInvalid,
     StageUnknown,
 )
 from perdure.settings import Settings
@@ -32,6 +34,7 @@ from perdure.store.records import Attempt, Status
 from perdure.store.text import checked
 
 ADD_BATCH = 500
+CONCURRENCY_MAX = 2000
 
 
 class AddOptions(TypedDict, total=False):
@@ -72,7 +75,9 @@ class AsyncPerdure(Working):
         self.settings = settings or Settings()
         self.url = store or self.settings.store
         self.pipelines = _registered(pipelines)
-        self.concurrency = concurrency or self.settings.concurrency
+        self.concurrency = self.settings.concurrency if concurrency is None else concurrency
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise SettingInvalid(f"concurrency must be from 1 to {CONCURRENCY_MAX}, not {self.concurrency}")
         self.events = Events()
         self.clock = clock
         self._blobs_url = blobs or self.settings.blobs
@@ -97,6 +102,7 @@ class AsyncPerdure(Working):
         """Open the store and make our queues and lanes known."""
         if self._closed:
             self._connect()
+        self._working = asyncio.Lock()  # of the loop that we run in now
         await self.store.open()
         lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
         await self.store.declare(self.queues, sorted(lanes))

@@ -34,9 +34,8 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         app = load_app(target).service
-        for name in ("concurrency",):
-            if options.get(name) is not None:
-                setattr(app, name, options[name])
+        if options.get("concurrency") is not None:
+            app.concurrency = options["concurrency"]
         if options.get("queues"):
             unknown = ", ".join(sorted(set(options["queues"]) - set(app.queues)))
             if unknown:

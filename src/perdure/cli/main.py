@@ -54,7 +54,7 @@ def worker(
         str, typer.Argument(metavar="MODULE:APP", help="Where the app is, for example books:app.")
     ],
     concurrency: Annotated[
-        int | None, typer.Option(help="Documents at a time; by default the app's.", min=1)
+        int | None, typer.Option(help="Documents at a time; by default the app's.", min=1, max=2000)
     ] = None,
     queue: Annotated[list[str] | None, typer.Option(help="Only these queues (may be repeated).")] = None,
 ) -> None:

@@ -209,6 +209,8 @@ class Execution:
             stage.lane,
             stage.lease_ms,
             suspect=self.job.suspect,
+            ran=stage.name,
+            fingerprint=fingerprint,
             items=(item,),
             rows=tuple(rows),
         )

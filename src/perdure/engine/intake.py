@@ -163,6 +163,13 @@ def _content(entry: Entry) -> tuple[str, bytes | Path]:
     return "bytes", path
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputInvalid(f"{path} cannot be read: {error.strerror}", code="file_unreadable") from error
+
+
 def _json(value: Any, what: str) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -180,7 +187,7 @@ async def _keep(
         if size > INLINE_BYTES_MAX:
             digest, size = await blobs.put_file(content)
             return None, digest, digest, size
-        content = content.read_bytes()
+        content = _read(content)
     inline, blob = await keep(content, blobs)
     return inline, blob, hashlib.sha256(content).hexdigest(), len(content)
 

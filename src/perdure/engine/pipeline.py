@@ -28,6 +28,8 @@ R = TypeVar("R")
 AnyStage = Stage[..., Any]
 
 HOOK_ATTEMPTS = 5
+#: Hooks and later generations put these words into the keys of follow-up jobs.
+_TAKEN = re.compile(r"on_(dead|done)|.*-g\d+")
 KEY_LENGTH_MAX = 500
 
 
@@ -56,6 +58,10 @@ class Pipeline:
     ) -> None:
         if not self._name_pattern.fullmatch(name):
             raise PipelineInvalid(f"pipeline name {name!r} must be {NAME_RULE}")
+        if _TAKEN.fullmatch(name):
+            raise PipelineInvalid(
+                f"pipeline name {name!r} would collide with keys of follow-up jobs; choose another"
+            )
         owner = f"pipeline {name}"
         if not NAME.fullmatch(queue):
             raise PipelineInvalid(f"{owner}: queue name {queue!r} must be {NAME_RULE}")

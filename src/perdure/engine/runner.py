@@ -213,7 +213,8 @@ class Runner:
         )
         next_stage = following or stage
         save = Save(
-            job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, outputs=(output,),
+            job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
+            fingerprint=saving.item_fingerprint(stage, input_hash), outputs=(output,),
             rows=(*ran.rows, *ran.produced.rows), documents=documents, jobs=jobs, sql=ran.produced.sql,
         )  # fmt: skip
         ending = outcome(job, Finished())
@@ -227,6 +228,8 @@ class Runner:
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash
         journey.raws[stage.name] = ran.produced.output
+        journey.saved[stage.name] = saving.as_saved(output, job)
+        journey.ignored.discard(stage.name)
         self.events.publish(
             StageSaved(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms)
         )

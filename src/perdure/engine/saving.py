@@ -81,6 +81,15 @@ async def stage_output(
     )  # fmt: skip
 
 
+def as_saved(output: StageOutput, job: Job) -> SavedStage:
+    """What was just saved, as it would be read back."""
+    o = output
+    return SavedStage(
+        o.stage, job.generation, o.version, o.input_hash, o.output_hash, o.inline, o.blob, o.model, 0, o.duration_ms,
+        o.size,
+    )  # fmt: skip
+
+
 async def children(
     spawned: Sequence[Spawn], job: Job, collection: str, pipelines: Mapping[str, Pipeline], blobs: Blobs
 ) -> tuple[tuple[NewDocument, ...], tuple[NewJob, ...]]:

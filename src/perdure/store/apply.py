@@ -113,11 +113,11 @@ class Flush:
         items = {rows.item_key(s.job, item): rows.item(s.job, item) for s in saves for item in s.items}
         if items:
             yield Query(sql.ITEM_ADD, rows=list(items.values()))
-        emitted = {
-            rows.emitted_key(s.job, r): rows.emitted(s.job, s.stage, r, now_ms) for s in saves for r in s.rows
-        }
+        emitted = {rows.emitted_key(s.job, r): rows.emitted(s, r, now_ms) for s in saves for r in s.rows}
         if emitted:
             yield Query(sql.EMITTED_ADD, rows=list(emitted.values()))
+        if stale := [rows.stale(s) for s in saves if s.outputs and s.fingerprint and s.job.resumed]:
+            yield Query(sql.EMITTED_STALE, rows=stale)
         if documents := [d for s in saves for d in s.documents]:
             yield from self.insert(documents)
         for save in saves:
@@ -216,7 +216,9 @@ class Flush:
     # --- leases ----------------------------------------------------------------------------------
 
     def beat(self, op: Beat) -> Steps[set[tuple[int, int]]]:
-        yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms))
+        if not (yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms))):
+            # taken for dead while it was cut off; its documents are others' by now, but it goes on
+            yield Query(self.sql.WORKER_AGAIN, (op.worker, op.name, op.queues, self.now_ms))
         if not op.held:
             return set()
         held = sorted(op.held)

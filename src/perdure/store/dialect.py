@@ -64,7 +64,7 @@ NEW_ITEM = {
 }  # fmt: skip
 NEW_EMITTED = {
     "org": "text", "document_id": "text", "name": "text", "key": "text", "data": "bytea", "pipeline": "text",
-    "stage": "text", "generation": "int", "written_ms": "bigint",
+    "stage": "text", "fingerprint": "text", "generation": "int", "written_ms": "bigint",
 }  # fmt: skip
 #: what a saved job becomes
 FENCE_SAVE = {
@@ -133,7 +133,7 @@ class Dialect:
         "FROM (SELECT coalesce(CAST($4 AS bigint), perdure_now()) AS now_ms) AS t RETURNING id"
     )
     WORKER_DROP = "DELETE FROM worker WHERE id = $1 RETURNING fenced"
-    WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1"
+    WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1 RETURNING id"
     WORKER_IDLE = "UPDATE worker SET idle = $2 WHERE id = $1 AND idle <> $2"
     WORKERS = (
         "SELECT w.id, w.kind, w.name, w.queues, w.started_ms, w.beat_ms, "
@@ -263,6 +263,11 @@ class Dialect:
         "= $3 "
         "AND stage = $4 AND fingerprint = $5 AND generation >= $6 ORDER BY generation"
     )
+    #: What another version, model or input of the stage emitted and this one did not emit again.
+    EMITTED_STALE = (
+        "DELETE FROM emitted WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "
+        "AND fingerprint <> $5"
+    )
     ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
     COUNT_DOCUMENTS = "SELECT state, count(*) FROM document GROUP BY state"
     #: Documents that have not ended: what their main job does.
@@ -306,6 +311,7 @@ class Dialect:
     )
 
     # written per database
+    WORKER_AGAIN: str
     MIGRATED: str
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str

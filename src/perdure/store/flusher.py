@@ -8,18 +8,20 @@ the database refuses fails only its own operation; a lost COMMIT reply is resolv
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Unstorable
+from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Transient, Unstorable
 from perdure.store.apply import Flush, resolve
 from perdure.store.base import DataRefused, Driver, Query, Steps
 from perdure.store.operations import Add, Cancel, Operation, Raise, Requeue, Save, Settle
 
 BATCH_MAX = 1_000
+CLOSE_S = 5.0
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -65,6 +67,7 @@ class Flusher:
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._close_by_s = math.inf
         self._known: set[tuple[str, str]] = set()
         self.client = 0
         self.number = 0
@@ -76,6 +79,7 @@ class Flusher:
     async def close(self) -> None:
         """Write what is pending, then stop."""
         self._closing = True
+        self._close_by_s = asyncio.get_running_loop().time() + CLOSE_S
         self._arrived.set()
         if self._task is not None:
             await self._task
@@ -173,7 +177,12 @@ class Flusher:
                 # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
                 in_doubt = in_doubt or (isinstance(error, StoreUnavailable) and self.client > 0)
                 tries += 1
-                if loop.time() >= give_up_s:
+                if _alone(ops[0]) and isinstance(error, StoreBusy):
+                    # a stage's own statement waits for somebody's lock: that must not hold up everybody else
+                    raise Transient(
+                        f"the statement of a stage was refused: {error}", code="sql_busy"
+                    ) from error
+                if loop.time() >= min(give_up_s, self._close_by_s):
                     # in doubt the number may be taken; the next flush must not pass for the one that took it
                     self.client = 0 if in_doubt else self.client
                     raise

@@ -123,6 +123,8 @@ class Save:
     lane: str
     lease_ms: int
     suspect: bool = False
+    ran: str = ""  # the stage that this comes from
+    fingerprint: str = ""  # of its version, model and input: rows that it emitted under another one are stale
     outputs: tuple[StageOutput, ...] = ()
     items: tuple[ItemOutput, ...] = ()
     rows: tuple[EmittedRow, ...] = ()
@@ -150,6 +152,8 @@ class Beat:
 
     worker: int
     held: tuple[tuple[int, int], ...]
+    name: str = ""  # what to register again, should the worker have been forgotten
+    queues: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,10 +143,15 @@ class PostgresDriver:
     async def _restore(self, connection: asyncpg.Connection) -> None:
         with mapped():
             for name, number in list(self._held):
-                if not await connection.fetchval(
+                taken = await connection.fetchval(
                     "SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number
-                ):
-                    self._held.discard((name, number))  # somebody else has it by now
+                )
+                if (
+                    not taken and name == "worker"
+                ):  # the server has not noticed yet that our old session is gone
+                    raise StoreUnavailable(f"the lock of worker {number} is not free yet")
+                if not taken:
+                    self._held.discard((name, number))  # somebody else leads by now
             if self._heard:
                 await connection.add_listener(CHANNEL, self._notified)
 

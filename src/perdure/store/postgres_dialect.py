@@ -51,6 +51,10 @@ class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
     MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"
+    WORKER_AGAIN = (
+        "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) OVERRIDING SYSTEM VALUE "
+        "VALUES ($1, 'worker', $2, $3, $4, $4) ON CONFLICT (id) DO NOTHING"
+    )
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = (
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "

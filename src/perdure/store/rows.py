@@ -135,8 +135,17 @@ def emitted_key(j: Job, row: EmittedRow) -> Row:
     return (j.org, j.document_id, row.name, row.key)
 
 
-def emitted(j: Job, stage: str, row: EmittedRow, now_ms: int) -> Row:
-    return (j.org, j.document_id, row.name, row.key, row.data, j.pipeline, stage, j.generation, now_ms)
+def emitted(save: Save, row: EmittedRow, now_ms: int) -> Row:
+    j, stage = save.job, save.ran or save.stage
+    return (
+        j.org, j.document_id, row.name, row.key, row.data, j.pipeline, stage, save.fingerprint, j.generation, now_ms,
+    )  # fmt: skip
+
+
+def stale(save: Save) -> Row:
+    """Whose older rows go when the stage is saved."""
+    j = save.job
+    return (j.org, j.document_id, j.pipeline, save.ran, save.fingerprint)
 
 
 def attempt(op: Settle, now_ms: int) -> Row:

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from perdure.core.clock import Clock, SystemClock
@@ -48,6 +49,7 @@ class SqlStore(Reading):
         self.clock: Clock = clock or SystemClock()
         self.sql = driver.dialect
         self.flusher = Flusher(driver, self._register_client, self.clock.now_ms)
+        self._registered: dict[int, tuple[str, str]] = {}
         self._waking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -94,6 +96,8 @@ class SqlStore(Reading):
         worker = int(added[0][0])
         if not await self.driver.lock("worker", worker):
             raise StoreError(f"the lock of the new worker {worker} is taken; start again")
+        if kind == "worker":
+            self._registered[worker] = (name, ",".join(queues))
         return worker
 
     async def _register_client(self) -> int:
@@ -167,7 +171,8 @@ class SqlStore(Reading):
         return bool(await self.flusher.submit(settle))
 
     async def beat(self, beat: Beat) -> set[tuple[int, int]]:
-        lost: set[tuple[int, int]] = await self.flusher.submit(beat)
+        name, queues = self._registered.get(beat.worker, ("", ""))
+        lost: set[tuple[int, int]] = await self.flusher.submit(replace(beat, name=name, queues=queues))
         return lost
 
     async def promote(self, promote: Promote) -> int:

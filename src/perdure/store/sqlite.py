@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -45,6 +46,7 @@ NETWORK_FILESYSTEMS = frozenset(
     }
 )
 BUSY_MS = 10_000
+TURN_S = 10.0
 
 
 @lru_cache(maxsize=1024)
@@ -159,12 +161,19 @@ class SqliteDriver:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One process writes at a time, in the order they asked."""
-        fcntl.flock(self._turn_fd, fcntl.LOCK_EX)
+        """One process writes at a time, in the order they asked; StoreBusy names who keeps the others waiting."""
+        fd = self._turn_fd
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fd = await_turn(self.directory / "turn")
+        try:
+            os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
             yield
         finally:
-            fcntl.flock(self._turn_fd, fcntl.LOCK_UN)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            if fd != self._turn_fd:
+                os.close(fd)
 
     @staticmethod
     async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
@@ -257,6 +266,34 @@ class SqliteDriver:
             os.close(fd)
 
         return stop
+
+
+def await_turn(path: Path, patience_s: float = TURN_S) -> int:
+    """A locked descriptor of the turn's file, queued for in a thread because a blocking lock knows no time limit."""
+    answer: SimpleQueue[int] = SimpleQueue()
+    deciding, given_up = threading.Lock(), threading.Event()
+
+    def wait() -> None:
+        fd = os.open(path, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with deciding:
+            if given_up.is_set():
+                os.close(fd)
+            else:
+                answer.put(fd)
+
+    threading.Thread(target=wait, name="perdure-turn", daemon=True).start()
+    try:
+        return answer.get(timeout=patience_s)
+    except Empty:
+        with deciding:
+            given_up.set()
+        if not answer.empty():
+            return answer.get()
+        holder = path.read_text().strip() or "unknown"
+        raise StoreBusy(
+            f"process {holder} has held the database for {patience_s:g} s; is it frozen?"
+        ) from None
 
 
 def drive(connection: apsw.Connection, steps: Steps[T]) -> T:

@@ -45,6 +45,10 @@ class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
     MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
+    WORKER_AGAIN = (
+        "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) VALUES ($1, 'worker', $2, $3, $4, $4) "
+        "ON CONFLICT (id) DO NOTHING"
+    )
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"

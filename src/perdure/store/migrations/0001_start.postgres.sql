@@ -162,7 +162,7 @@ CREATE TABLE item (
 CREATE INDEX item_blob ON item (blob) WHERE blob IS NOT NULL;
 CREATE TABLE emitted (
   org text NOT NULL, document_id text NOT NULL, name text NOT NULL, key text NOT NULL, data bytea NOT NULL,
-  pipeline text NOT NULL, stage text NOT NULL, generation int NOT NULL, written_ms bigint NOT NULL,
+  pipeline text NOT NULL, stage text NOT NULL, fingerprint text NOT NULL, generation int NOT NULL, written_ms bigint NOT NULL,
   PRIMARY KEY (org, document_id, name, key),
   FOREIGN KEY (org, document_id) REFERENCES document (org, id)
 );
