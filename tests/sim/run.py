@@ -175,11 +175,15 @@ async def _toggle(world: World, operator: SqlStore) -> None:
 def _end(world: World, loop: VirtualLoop) -> None:
     """Sweep the world away: nothing of it may run in the next one."""
     world.over = True
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    with suppress(BaseException):
-        loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 100))
+    for process in world.processes:  # buried code may run its `finally` now, it can do no harm any more
+        process.alive, process.frozen_until_s = True, 0.0
+    for _ in range(20):  # some code answers a cancellation by settling its job first
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            break
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
     world.database.close()
     loop.close()
     asyncio.set_event_loop(None)

@@ -36,6 +36,7 @@ from perdure.store.sqlite import drive, mapped
 from perdure.store.sqlite_dialect import SqliteDialect
 from tests.sim.documents import after, books, in_cell, process_now
 from tests.sim.ledger import Ledger
+from tests.sim.loop import running
 
 T = TypeVar("T")
 OnMessage = Callable[[bytes], Awaitable[bytes]]
@@ -115,6 +116,7 @@ class Process:
     def start(self, main: Callable[[], Awaitable[None]]) -> None:
         async def live() -> None:
             process_now.set(self)
+            running.set(self)
             try:
                 await main()
             except (StoreBusy, StoreUnavailable):  # it gave up and exited; somebody starts another

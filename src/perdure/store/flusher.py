@@ -177,7 +177,7 @@ class Flusher:
                 # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
                 in_doubt = in_doubt or (isinstance(error, StoreUnavailable) and self.client > 0)
                 tries += 1
-                if _alone(ops[0]) and isinstance(error, StoreBusy):
+                if _alone(ops[0]) and error.code == "lock_timeout":
                     # a stage's own statement waits for somebody's lock: that must not hold up everybody else
                     raise Transient(
                         f"the statement of a stage was refused: {error}", code="sql_busy"

@@ -303,7 +303,9 @@ class mapped:
 
 
 def _by_state(state: str, error: BaseException) -> Exception:
-    if state.startswith("40") or state in ("55P03", "57014"):
+    if state in ("55P03", "57014"):
+        return StoreBusy(f"PostgreSQL waited for too long ({state}): {error}", code="lock_timeout")
+    if state.startswith("40"):
         return StoreBusy(f"PostgreSQL was busy ({state}): {error}")
     if state in ("28P01", "28000", "3D000"):
         return SettingInvalid(
