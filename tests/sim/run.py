@@ -177,6 +177,8 @@ def _end(world: World, loop: VirtualLoop) -> None:
     world.over = True
     for process in world.processes:  # buried code may run its `finally` now, it can do no harm any more
         process.alive, process.frozen_until_s = True, 0.0
+    for callback, args, context in loop.buried:
+        loop.call_soon(callback, *args, context=context)
     for _ in range(20):  # some code answers a cancellation by settling its job first
         tasks = asyncio.all_tasks(loop)
         if not tasks:
