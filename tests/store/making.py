@@ -88,7 +88,7 @@ class World:
         queues: Sequence[str] = (QUEUE,),
         store: SqlStore | None = None,
     ) -> list[Claimed]:
-        """One claim under a new token, in the order in which jobs are due."""
+        """One claim under a new token, in the order the jobs were made: a store tells a batch in any order."""
         claim = Claim(self.worker, tuple(queues), new_token(), limit, suspects)
         found = await (store or self.store).claim(claim)
         return sorted(found, key=lambda c: c.job.id)

@@ -129,6 +129,28 @@ async def test_rows_are_written_under_their_key_and_the_last_one_wins(world: Wor
     ]
 
 
+async def test_rows_of_older_code_go_when_its_stage_is_saved_again(world: World) -> None:
+    (id_,) = await world.add(document())
+    job = await world.take()
+
+    async def keep(fingerprint: str, *keys: str, ran: str = "embed", whole: bool = True) -> None:
+        rows = tuple(EmittedRow(ran, key, fingerprint.encode()) for key in keys)
+        outputs = (output(ran),) if whole else ()
+        assert await world.store.save(save(job, rows=rows, outputs=outputs, ran=ran, fingerprint=fingerprint))
+
+    await keep("old", "1", "2")
+    await keep("old", "1", ran="chunk")
+    await world.settle(job, retry())
+    job = await world.take()
+    await keep("new", "2", whole=False)  # an item: the stage is not through, what it made before still counts
+    assert await world.store.rows(ORG, id_, "embed") == [("1", b"old"), ("2", b"new")]
+
+    await keep("new", "3")
+
+    assert await world.store.rows(ORG, id_, "embed") == [("2", b"new"), ("3", b"new")]
+    assert await world.store.rows(ORG, id_, "chunk") == [("1", b"old")]
+
+
 async def test_the_same_item_or_stage_twice_in_one_save_keeps_the_last(world: World) -> None:
     (id_,) = await world.add(document())
     job = await world.take()

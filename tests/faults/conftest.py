@@ -1,0 +1,24 @@
+"""A fleet per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.fleet import Fleet
+
+
+@pytest.fixture
+def fleet(store_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Workers on a fresh store, SQLite and PostgreSQL; ended with the test."""
+    with Fleet(store_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def local_fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """The same on SQLite only, where the store makes no difference."""
+    with Fleet(f"sqlite:///{tmp_path}/perdure.db", tmp_path) as made:
+        yield made
