@@ -244,3 +244,12 @@ async def test_items_of_a_requeued_document_survive_prune(world: World) -> None:
 
     assert await world.store.prune(0, 0) == 0
     assert len(await world.table("item")) == 2
+
+
+async def test_a_claim_that_is_cancelled_stays_in_history(world: World) -> None:
+    (id_,) = await world.add(document())
+    job = await world.take()
+    assert await world.store.cancel(Cancel(ORG, id_, "somebody", "not wanted")) == "cancelled"
+    [attempt] = await world.store.attempts(ORG, id_)
+    assert (attempt.outcome, attempt.claim, attempt.stage) == ("cancelled", job.claims, job.stage)
+    assert attempt.why == "cancelled: not wanted"

@@ -14,6 +14,7 @@ from perdure.store.base import Store
 from perdure.store.operations import Promote
 
 PROMOTE_BATCH = 500
+PRUNE_ROUNDS = 10
 SERVER_YOUNG_S = 10.0
 DAY_MS = 86_400_000
 
@@ -65,9 +66,7 @@ class Sweeper:
             self._pruned_s = monotonic_s
             try:
                 await self.store.forget_clients(DAY_MS)
-                swept.pruned = await self.store.prune(
-                    self.retention.age_ms, self.retention.count, PROMOTE_BATCH
-                )
+                await self._prune(swept)
             except Exception as error:
                 swept.failed.append(f"prune: {type(error).__name__}: {error}")
         return swept
@@ -85,6 +84,14 @@ class Sweeper:
         swept.recovered = await recover(self.store, self.events, results, "lease expired", expired_only=True)
         if swept.recovered:
             self.store.wake_soon()
+
+    async def _prune(self, swept: Swept) -> None:
+        for _ in range(PRUNE_ROUNDS):
+            pruned = await self.store.prune(self.retention.age_ms, self.retention.count, PROMOTE_BATCH)
+            swept.pruned += pruned
+            if pruned < PROMOTE_BATCH:
+                return
+        self._pruned_s = -1e9  # there is more: go on in the next sweep, others want their turn now
 
     async def _promote(self, swept: Swept) -> None:
         while (moved := await self.store.promote(Promote(PROMOTE_BATCH))) > 0:

@@ -196,6 +196,9 @@ class Flush:
             return "refused: no such document"
         if found[0][0] != "open":
             return f"refused: the document is {found[0][0]}"
+        running = yield Query(self.sql.JOB_RUNNING, (op.org, op.document_id))
+        if cut_off := [rows.cancelled(rows.job(row), op.reason, self.now_ms) for row in running]:
+            yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
         freed = yield Query(self.sql.JOB_CANCEL, (op.org, op.document_id, self.now_ms))
         self.keys |= {row[0] for row in freed if row[0] is not None}
         end = (op.org, op.document_id, "cancelled", self.now_ms, None, None, None)

@@ -228,6 +228,9 @@ class Dialect:
         "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 AND state <> 'open' "
         "RETURNING generation"
     )
+    JOB_RUNNING = (
+        f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running'"
+    )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
         "finished_ms = $3 "

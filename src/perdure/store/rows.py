@@ -174,6 +174,15 @@ def ending(op: Settle) -> Row:
     return (name, cleaned(why))
 
 
+def cancelled(j: Job, reason: str, now_ms: int) -> Row:
+    """The history of a claim that an operator ended."""
+    why = f"cancelled: {cleaned(reason)}" if reason else "cancelled"
+    return (
+        j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, True, j.token, j.stage, j.worker, j.claimed_ms,
+        now_ms, "cancelled", None, None, None, None, None, None, why,
+    )  # fmt: skip
+
+
 def document_end(op: Settle, now_ms: int) -> Row | None:
     """The document ends with its main job; a follow-up job's end is its own."""
     if "/" in op.job.key:
