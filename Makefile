@@ -26,7 +26,8 @@ demo: setup ## see it work: documents, a killed worker, nothing lost
 	@$(BIN)/perdure demo
 
 test: setup ## run the tests (both stores; a real PostgreSQL comes with the packages)
-	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -m 'not long' tests
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -m 'not long and not alone' tests
+	$(PYTEST) -m 'alone and not long' tests
 
 check: setup ## lint, format, types, layers
 	$(BIN)/ruff check .

@@ -80,6 +80,8 @@ def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_pa
         gate.touch()
         _, log = worker.communicate(timeout=20)
         assert worker.returncode == 0, log
-    assert all(json.loads(line)["document_id"] == id_ for line in log.splitlines())
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {line["document_id"] for line in lines if "document_id" in line} == {id_}
+    assert [line["event"] for line in lines if "document_id" not in line] == ["worker started", "worker stopped"]
     assert facts(id_, "--store", store_url)["state"] == "done"
     assert facts("--store", store_url)["workers"] == []
