@@ -63,19 +63,19 @@ async def enqueue(app: AsyncPerdure, pipeline: Pipeline, documents: int) -> floa
 
 async def drain(app: AsyncPerdure, documents: int) -> float:
     """Documents per second through worker, runner, stages and flusher."""
-    worker = await app.store.register("worker", "bench", app.queues)
+    number = await app.store.register("worker", "bench", app.queues)
     done = (await app.store.tally()).documents.get("done", 0)
-    nursery = app.new_nursery()
+    worker = app.new_worker(number, Slate.private(), app.new_nursery())
     began = time.perf_counter()
-    working = asyncio.create_task(app.work(worker, Slate.private(), nursery))
+    working = asyncio.create_task(worker.run())
     finished = 0
     while finished < documents:
         await asyncio.sleep(0.02)
         finished = (await app.store.tally()).documents.get("done", 0) - done
     took = time.perf_counter() - began
-    await app.stop()
+    worker.stop()
     await working
-    await app.store.retire(worker)
+    await app.store.retire(number)
     return documents / took
 
 
