@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.store.operations import NewJob, Promote, Requeue
+from perdure.core.token import new_token
+from perdure.store.operations import Claim, NewJob, Promote, Requeue
 from tests.store.making import DONE, ORG, QUEUE, World, document, save
 
 
@@ -103,3 +104,13 @@ async def test_a_listener_that_died_is_cleared_away_and_a_new_one_is_not(
     assert not (wake / "dead").exists()
     await stop()
     assert list(wake.iterdir()) == []
+
+
+async def test_a_worker_with_a_slot_to_spare_is_woken_however_busy_it_is(world: World) -> None:
+    """PostgreSQL tells only workers that wait; one that runs three documents of four waits for the fourth."""
+    await world.add(document())
+    await world.claim(4)
+    assert [row["idle"] for row in await world.table("worker") if row["id"] == world.worker] == [True]
+    await world.add(document(), document())
+    await world.store.claim(Claim(world.worker, (QUEUE,), new_token(), 2, idle=True))
+    assert [row["idle"] for row in await world.table("worker") if row["id"] == world.worker] == [False]

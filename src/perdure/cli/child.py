@@ -6,7 +6,6 @@ It imports the app, says hello, gets its worker id, and works until SIGTERM. If 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -16,11 +15,10 @@ from contextlib import suppress
 
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
+from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.watch.log import configure, log_events
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -30,8 +28,7 @@ def main() -> None:
         int(sys.argv[3]),
         json.loads(sys.argv[4]),
     )
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         app = load_app(target).service
         if options.get("concurrency") is not None:

@@ -92,7 +92,7 @@ class Worker:
         except StoreError:
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
-        was_idle, self._idle = self._idle, not found
+        was_idle, self._idle = self._idle, len(found) < claim.limit + claim.suspects
         for claimed in found:
             self._start(claimed)
         # once more right after falling idle: what was added before we were marked idle woke nobody

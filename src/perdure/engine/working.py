@@ -17,7 +17,7 @@ from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
 from perdure.engine.slate import Slate
-from perdure.engine.sweeper import Retention, Sweeper
+from perdure.engine.sweeper import Retention
 from perdure.engine.worker import Worker
 from perdure.errors import PerdureError
 from perdure.settings import Settings
@@ -102,7 +102,7 @@ class Working:
         finally:
             collecting.cancel()
             self._worker.runner.threads.close()
-            self._worker = None
+            self._worker, self._stopping = None, False
 
     def new_worker(self, worker: int, slate: Slate, nursery: Nursery) -> Worker:
         """A worker over our store that has not begun; `work` runs one, tests drive one by hand."""
@@ -179,7 +179,3 @@ class Working:
                 await nursery.warm()
 
         self._warming = asyncio.get_running_loop().create_task(quietly())
-
-    def new_sweeper(self) -> Sweeper:
-        """A sweeper over our store, for tests and one-shot runs."""
-        return Sweeper(self.store, self.events, self.retention)

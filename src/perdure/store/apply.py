@@ -235,7 +235,8 @@ class Flush:
             found += yield from self.sql.claim(op, self.now_ms, True, op.suspects)
         if op.limit:
             found += yield from self.sql.claim(op, self.now_ms, False, op.limit)
-        if (idle := not found) != op.idle:
+        # with a slot to spare it is worth waking, however many others are taken
+        if (idle := len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
         return [rows.claimed(row) for row in found]
 

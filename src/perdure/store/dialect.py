@@ -7,6 +7,8 @@ Answers of many-row statements name the row they belong to by its ordinal, never
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
 
@@ -118,7 +120,7 @@ SAVE_SET = (
 )
 
 
-class Dialect:
+class Dialect(ABC):
     """Statements that both databases take as they are."""
 
     GUARD = (
@@ -338,6 +340,6 @@ class Dialect:
     PARKED: str
     UNPARK: str
 
+    @abstractmethod
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
         """Take ready jobs under the claim's token; rows of JOB_COLUMNS and DOCUMENT_COLUMNS."""
-        raise NotImplementedError

@@ -35,7 +35,6 @@ class Pending:
 
     op: Operation
     future: asyncio.Future[Any]
-    since_s: float
 
 
 def subject(op: Operation) -> str | None:
@@ -91,7 +90,7 @@ class Flusher:
             raise StoreError("the store is closed; open it first", code="store_closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._pending.append(Pending(op, future, loop.time()))
+        self._pending.append(Pending(op, future))
         self._arrived.set()
         return await future
 

@@ -111,7 +111,7 @@ class Claim:
     token: int
     limit: int
     suspects: int = 0
-    idle: bool = False  # the worker is already marked idle
+    idle: bool = False  # the worker is already marked as one that waits for work
 
 
 @dataclass(frozen=True, slots=True)
