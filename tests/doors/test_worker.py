@@ -82,6 +82,9 @@ def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_pa
         assert worker.returncode == 0, log
     lines = [json.loads(line) for line in log.splitlines()]
     assert {line["document_id"] for line in lines if "document_id" in line} == {id_}
-    assert [line["event"] for line in lines if "document_id" not in line] == ["worker started", "worker stopped"]
+    assert [line["event"] for line in lines if "document_id" not in line] == [
+        "worker started",
+        "worker stopped",
+    ]
     assert facts(id_, "--store", store_url)["state"] == "done"
     assert facts("--store", store_url)["workers"] == []
