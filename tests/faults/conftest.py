@@ -22,3 +22,10 @@ def local_fleet(tmp_path: Path) -> Iterator[Fleet]:
     """The same on SQLite only, where the store makes no difference."""
     with Fleet(f"sqlite:///{tmp_path}/perdure.db", tmp_path) as made:
         yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leases, timeouts and takeovers are measured in real time: nothing else may run beside these tests."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.alone)

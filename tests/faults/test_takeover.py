@@ -17,7 +17,6 @@ CONCURRENCY = 20
 TAKEOVER_S = 2.0
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_killed_under_load(fleet: Fleet) -> None:
     """200 jobs of one second; of two workers with 20 in hand each, one is killed after three seconds."""
