@@ -244,16 +244,9 @@ class AsyncPerdure(Working):
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None
     ) -> None:
-        for name, value in (("concurrency", concurrency), ("rate_per_s", rate_per_s)):
-            if value is not None and not value > 0:
-                raise InputInvalid(
-                    f"{name} must be more than 0, not {value}; to stop everything, pause the queue"
-                )
         await self.store.limit(checked(key, "the key"), concurrency, rate_per_s)
 
     async def weigh(self, org: str, weight: float) -> None:
-        if not 0 < weight < float("inf"):
-            raise InputInvalid(f"a weight must be more than 0, not {weight}")
         await self.store.weigh(checked(org, "the organisation"), weight)
 
     def subscribe(self, listener: Listener) -> None:

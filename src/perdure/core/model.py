@@ -114,6 +114,8 @@ class Policy:
 
 
 POLICY_DEFAULT = Policy()
+#: Of the jobs behind `on_dead` and `on_done`: more patient than the document they tell about.
+POLICY_HOOK = Policy(attempts=5, cap_ms=300_000)
 
 
 @dataclass(frozen=True, slots=True)

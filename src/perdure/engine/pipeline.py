@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
-from perdure.core.model import QUEUE_DEFAULT, Policy
+from perdure.core.model import POLICY_HOOK, QUEUE_DEFAULT, Policy
 from perdure.engine.address import find_pipeline, load_module, module_address, register
 from perdure.engine.document import Document
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
@@ -27,7 +27,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AnyStage = Stage[..., Any]
 
-HOOK_ATTEMPTS = 5
 #: Hooks and later generations put these words into the keys of follow-up jobs.
 _TAKEN = re.compile(r"on_(dead|done)|.*-g\d+")
 KEY_LENGTH_MAX = 500
@@ -216,7 +215,7 @@ class Pipeline:
     def _add_hook(self, event: str, fn: Callable[P, R], names: Mapping[str, Any]) -> Stage[P, R]:
         if event in self.hooks:
             raise PipelineInvalid(f"pipeline {self.name} has an on_{event} already")
-        hook = Hook(f"{self.name}.on_{event}", queue=self.queue, attempts=HOOK_ATTEMPTS)
+        hook = Hook(f"{self.name}.on_{event}", queue=self.queue, attempts=POLICY_HOOK.attempts)
         stage: Stage[P, R] = hook._add(fn, names, {})
         self.hooks[event] = hook
         return stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
-from perdure.core.model import Job, Policy, State
+from perdure.core.model import POLICY_HOOK, Job, Policy, State
 from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Retry, hold_delay_ms
 from perdure.store.base import Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS
@@ -218,13 +218,12 @@ def hook(op: Settle) -> NewJob | None:
             "status_code": f.status_code,
         }  # fmt: skip
     name = f"on_{ending}"
-    policy = Policy(attempts=5, base_ms=2_000, cap_ms=300_000)
     return NewJob(
         f"{op.job.pipeline}.{name}",
         op.job.queue,
         name,
         name=name,
-        policy=policy,
+        policy=POLICY_HOOK,
         input=json.dumps(told).encode(),
     )
 
