@@ -44,16 +44,22 @@ def two_operations_of_one_job_in_one_flush() -> Iterator[None]:
     """Both ride together, and as in one UPDATE over arrays only one is applied although both are answered."""
     whole = apply.Flush.fenced
 
-    def fenced(self: apply.Flush, batch: Sequence[Operation], answers: list[Any]) -> Steps[None]:
-        last = {op.job.id: n for n, op in enumerate(batch) if isinstance(op, Save | Settle)}
-        kept: list[Any] = [
-            op if not isinstance(op, Save | Settle) or last[op.job.id] == n else None
-            for n, op in enumerate(batch)
-        ]
-        yield from whole(self, kept, answers)
-        for n, op in enumerate(batch):
-            if kept[n] is None:
-                answers[n] = answers[last[op.job.id]]  # type: ignore[union-attr]
+    def fenced(
+        self: apply.Flush,
+        saves: Sequence[tuple[int, Save]],
+        settles: Sequence[tuple[int, Settle]],
+        answers: list[Any],
+    ) -> Steps[None]:
+        numbered: list[tuple[int, Save | Settle]] = sorted([*saves, *settles], key=lambda one: one[0])
+        last = {op.job.id: n for n, op in numbered}
+        yield from whole(
+            self,
+            [(n, op) for n, op in saves if last[op.job.id] == n],
+            [(n, op) for n, op in settles if last[op.job.id] == n],
+            answers,
+        )
+        for n, op in numbered:
+            answers[n] = answers[last[op.job.id]]
 
     with (
         mock.patch.object(flusher, "subject", return_value=None),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from perdure.core.frozen import frozen
 
 #: 2^62 ms is longer than anything stored; a larger exponent would only overflow.
 EXPONENT_MAX = 62
 DELAY_MS_MAX = 2**53
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Backoff:
     """An exponential schedule. Jitter is drawn after the cap, so a capped delay still spreads."""
 

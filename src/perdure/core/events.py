@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from perdure.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """Something that happened to a job."""
 
@@ -18,7 +19,7 @@ class Event:
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptStarted(Event):
     """A worker took the job in hand."""
 
@@ -27,19 +28,19 @@ class AttemptStarted(Event):
     resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageSaved(Event):
     """A stage ran and its output is durable."""
 
     duration_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageSkipped(Event):
     """A stage was saved by an earlier attempt and did not run again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptEnded(Event):
     """The attempt is over; `outcome` is done, retry, later, hold or dead."""
 
@@ -53,7 +54,7 @@ class AttemptEnded(Event):
     place: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DocumentDead(Event):
     """The document was set aside."""
 
@@ -63,12 +64,12 @@ class DocumentDead(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WriteFenced(Event):
     """A late write of a worker whose lease had passed on was refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobRecovered(Event):
     """A job was taken back from a worker that died or lost its lease."""
 
@@ -76,7 +77,7 @@ class JobRecovered(Event):
     suspect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStarted:
     """A worker claims from its queues from now on."""
 
@@ -85,14 +86,14 @@ class WorkerStarted:
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStopped:
     """A worker stopped in good order."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerLost:
     """A worker's death was noticed."""
 
@@ -101,7 +102,7 @@ class WorkerLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepPartial:
     """Parts of a sweep or of the keeper's other rounds failed; the others were done, the next round tries again."""
 

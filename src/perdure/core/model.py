@@ -8,10 +8,11 @@ operator's requeue and has a fresh attempt budget.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 
 from perdure.core.backoff import Backoff
+from perdure.core.frozen import frozen
 
 ORG_DEFAULT = "default"
 QUEUE_DEFAULT = "documents"
@@ -80,7 +81,7 @@ def state_filter(word: str) -> tuple[State, str | None]:
         raise ValueError(f"unknown state {word!r}; one of: {known}") from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """How often and how long a job is tried. `attempts` means total executions."""
 
@@ -118,7 +119,7 @@ POLICY_DEFAULT = Policy()
 POLICY_HOOK = Policy(attempts=5, cap_ms=300_000)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """A claimed job as its worker sees it; `token` fences every write made for it."""
 

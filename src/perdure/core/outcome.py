@@ -10,10 +10,11 @@ import math
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perdure.core.backoff import DELAY_MS_MAX
 from perdure.core.fingerprint import failure_fingerprint
+from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
 from perdure.errors import (
     DependencyDown,
@@ -37,7 +38,7 @@ MESSAGE_MAX = 4_000
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """Why an attempt ended badly, in the words that history, logs and groups share."""
 
@@ -56,12 +57,12 @@ class Failure:
 # --- results: what happened to a claim -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finished:
     """Every stage is saved."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Raised:
     """Stage code raised. `lane_down` says whether the shared state agrees that its dependency is away."""
 
@@ -71,7 +72,7 @@ class Raised:
     policy: Policy | None = None  # the stage's own, where it differs from the job's
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Crashed:
     """The process that ran this document alone was killed (`reason` e.g. SIGSEGV, memory_exceeded)."""
 
@@ -81,7 +82,7 @@ class Crashed:
     policy: Policy | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overdue:
     """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`)."""
 
@@ -91,7 +92,7 @@ class Overdue:
     policy: Policy | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orphaned:
     """Its worker died or lost the lease; nobody knows whose fault that was. `blame`: stage code may have caused it."""
 
@@ -100,7 +101,7 @@ class Orphaned:
     blame: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stopped:
     """The worker was asked to stop before the job ended."""
 
@@ -109,7 +110,7 @@ class Stopped:
     stage_age_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaneDown:
     """The next stage needs a dependency that is down."""
 
@@ -117,7 +118,7 @@ class LaneDown:
     lane: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unserved:
     """This worker does not know the job's pipeline or stage; another one may."""
 
@@ -131,12 +132,12 @@ Result = Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown |
 # --- outcomes: what is written ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Done:
     """The document reached its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """Try again after `delay_ms`; the attempt stays charged."""
 
@@ -147,7 +148,7 @@ class Retry:
     suspect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Later:
     """Try again after `delay_ms`; the attempt is given back. `counted`: it counts towards `postpones_max`."""
 
@@ -159,7 +160,7 @@ class Later:
     counted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hold:
     """Back to its lane, which is down; the attempt is given back and no bound is touched.
 
@@ -171,7 +172,7 @@ class Hold:
     suspect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dead:
     """Set aside with its cause."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import InputInvalid, Permanent, PipelineInvalid, Unstorable
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
 
 OUTPUT_BYTES_MAX = 256 * 1024 * 1024
 
@@ -29,26 +29,27 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 class Codec:
     """Encodes and decodes values of one type. `what` names the value in error messages ("stage chunk")."""
 
-    __slots__ = ("type", "what")
+    __slots__ = ("_adapter", "type", "what")
 
     def __init__(self, type_: Any = Any, what: str = "value") -> None:
         self.type = type_
         self.what = what
+        self._adapter: TypeAdapter[Any] | None = None
 
-    def check(self) -> None:
-        """PipelineInvalid where values of this type can never be stored."""
-        _adapter(self.type, self.what)
+    def check(self) -> TypeAdapter[Any]:
+        """PipelineInvalid where values of this type can never be stored; what stores them otherwise."""
+        if self._adapter is None:
+            self._adapter = _adapter(self.type, self.what)
+        return self._adapter
 
     def encode(self, value: Any) -> bytes:
         """JSON in UTF-8. Permanent(output_invalid) if it does not fit the type, Unstorable if it cannot be JSON."""
-        from pydantic import ValidationError
-
         if self.type is Any and isinstance(value, (bytes, bytearray)):
             raise Unstorable(f"{self.what} is bytes without an annotation that says so; annotate it as bytes")
-        adapter = _adapter(self.type, self.what)
+        adapter = self._adapter or self.check()
         try:
             fitting = adapter.validate_python((value,))
-        except ValidationError as error:
+        except ValueError as error:  # pydantic's own is one; naming it would import it at every call
             message = f"{self.what} is not {type_name(self.type)}: {_reasons(error)}"
             raise Permanent("output_invalid", message) from error
         raw = self._dump(adapter, fitting)
@@ -58,12 +59,10 @@ class Codec:
 
     def decode(self, raw: bytes) -> Any:
         """The value, validated. InputInvalid if these bytes do not hold one of this type."""
-        from pydantic import ValidationError
-
-        adapter = _adapter(self.type, self.what)
+        adapter = self._adapter or self.check()
         try:
             (value,) = adapter.validate_json(b"[" + raw + b"]", by_alias=False, by_name=True)
-        except ValidationError as error:
+        except ValueError as error:
             message = f"{self.what} cannot be read as {type_name(self.type)}: {_reasons(error)}"
             raise InputInvalid(message) from error
         return value
@@ -78,16 +77,16 @@ class Codec:
             raise Unstorable(f"{self.what} would not survive being saved: {error}") from error
 
     def _dump(self, adapter: TypeAdapter[Any], fitting: Any) -> bytes:
-        from pydantic_core import PydanticSerializationError, from_json
-
         try:
             try:
                 raw = adapter.dump_json(fitting, by_alias=False, round_trip=True, warnings=False)
-            except PydanticSerializationError:
+            except ValueError:
                 raw = _dump_cleaned(adapter, fitting)
-        except (PydanticSerializationError, RecursionError, ValueError, TypeError) as error:
+        except (RecursionError, ValueError, TypeError) as error:
             raise Unstorable(f"{self.what} cannot be stored as JSON: {error}") from error
         if b"null" in raw:
+            from pydantic_core import from_json
+
             # A pydantic model writes NaN as null unless its configuration says otherwise.
             before = _non_finite(adapter.dump_python(fitting, round_trip=True, warnings=False))
             if before and before > _non_finite(from_json(raw)):
@@ -172,8 +171,12 @@ def _portable_dict(type_: Any, known: dict[Any, Any]) -> Any:
     return known[type_]
 
 
-def _reasons(error: ValidationError) -> str:
+def _reasons(error: ValueError) -> str:
     """What is wrong and where, without the values: they are the document's."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [
         f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}".removeprefix(": ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, overload
 
 from perdure.core.fingerprint import digest
@@ -66,13 +67,23 @@ class Context:
         self.version = version
         self.attempt = attempt
         self.generation = generation
-        facts = {"document_id": document.id, "org_id": document.org, "stage": stage, "attempt": attempt}
-        self.log = logging.LoggerAdapter(logging.getLogger("perdure.stage"), facts)
         self._port = port
         self._input_hash = input_hash
         self._is_async = is_async
         self._rows = Rows()
         self._items = Items(port, self._rows, self.check)
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Writes log lines that name document, stage and attempt."""
+        document = self.document
+        facts = {
+            "document_id": document.id,
+            "org_id": document.org,
+            "stage": self.stage,
+            "attempt": self.attempt,
+        }
+        return logging.LoggerAdapter(logging.getLogger("perdure.stage"), facts)
 
     @property
     def restored(self) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.frozen import frozen
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import keep
@@ -36,7 +36,7 @@ PAUSES_MAX = 3
 ABANDON_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ran:
     """What a run gave: the produced output and the rows emitted on the way."""
 
@@ -66,7 +66,8 @@ class Execution:
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
-        self.items = await self._load_items() if job.resumed else {}
+        if job.resumed:
+            self.items = await self._load_items()
         # what was typed at a prompt can be found by no other process: there even a suspect runs here
         isolated = self.runner.cells and (
             stage.isolate or (job.suspect and stage.pipeline.module is not None)
@@ -131,7 +132,7 @@ class Execution:
 
     async def _here(self) -> Ran:
         stage, document = self.stage, self.journey.document
-        context = self._context()
+        context = self._context() if stage.wants_context else None
         values = load(stage, self.raws)
         arguments = stage.arguments(document, context, values, self.job.input)
 

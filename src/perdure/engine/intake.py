@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from uuid_utils import uuid7
 
+from perdure.core.frozen import frozen
 from perdure.core.model import ORG_DEFAULT, Policy
 from perdure.engine.document import Document
 from perdure.engine.pipeline import Pipeline
@@ -36,7 +37,7 @@ ORG_MAX = 100
 INDEXED_MAX = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """What a caller hands in: exactly one of text, data, json and path, and how to treat it."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from perdure.core.fingerprint import digest
+from perdure.core.frozen import frozen
 from perdure.engine.codec import ANY, Codec, clean
 from perdure.errors import InputInvalid, PerdureError, Permanent
 from perdure.store.operations import EmittedRow
@@ -88,7 +89,7 @@ class Row:
         return EmittedRow(self.name, text, Codec(Any, f"data of row {self.name}").encode(self.data))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpawnJob:
     """A follow-up job on the same document; `input` is JSON. Made by `Pipeline.job`."""
 
@@ -99,7 +100,7 @@ class SpawnJob:
     module: str | None = None  # where the pipeline is defined, see address.load_module
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpawnDocument:
     """A child document. Its id follows from parent, pipeline and key, so a repeated spawn is the same child."""
 
@@ -147,7 +148,7 @@ class Result(Generic[T]):
         return returned if isinstance(returned, Result) else Result(returned)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Produced:
     """A stage's return, encoded: ready to be saved, able to travel between processes."""
 

@@ -19,6 +19,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import (
     Crashed,
     Dead,
+    Done,
     Failure,
     Finished,
     LaneDown,
@@ -44,7 +45,7 @@ from perdure.engine.threads import Threads
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
-from perdure.store.operations import Save, Settle
+from perdure.store.operations import NewDocument, NewJob, Save, Settle
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 
@@ -195,10 +196,7 @@ class Runner:
         """Run one stage and save it; the last one is saved and settled in one."""
         job = journey.job
         journey.stage_started_ms = monotonic_ms()
-        raws = {
-            name: await self._raw(journey, name)
-            for name in dict.fromkeys((*stage.sources, *sorted(stage.contract_sources)))
-        }
+        raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
         try:
             ran = await Execution(self, journey, stage, input_hash, raws).run()
         except SavedUnreadable as unreadable:
@@ -208,18 +206,18 @@ class Runner:
         duration_ms = monotonic_ms() - journey.stage_started_ms
         output = await saving.stage_output(stage, ran.produced.output, input_hash, duration_ms, self.blobs)
         collection = journey.document.collection
-        documents, jobs = await saving.children(
-            ran.produced.spawn, job, collection, self.pipelines, self.blobs
-        )
+        documents: tuple[NewDocument, ...] = ()
+        jobs: tuple[NewJob, ...] = ()
+        if spawned := ran.produced.spawn:
+            documents, jobs = await saving.children(spawned, job, collection, self.pipelines, self.blobs)
         next_stage = following or stage
         save = Save(
             job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
             fingerprint=saving.item_fingerprint(stage, input_hash), outputs=(output,),
             rows=(*ran.rows, *ran.produced.rows), documents=documents, jobs=jobs, sql=ran.produced.sql,
         )  # fmt: skip
-        ending = outcome(job, Finished())
         if following is None:
-            kept = await self.store.settle(Settle(job, ending, stage.name, stage.lane, save=save))
+            kept = await self.store.settle(Settle(job, Done(), stage.name, stage.lane, save=save))
         else:
             kept = await self.store.save(save)
             self.slate.renewed(journey.slot, monotonic_ms())
@@ -235,7 +233,7 @@ class Runner:
         )
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
-            publish_end(self.events, job, ending, stage.name, duration_ms, collection)
+            publish_end(self.events, job, Done(), stage.name, duration_ms, collection)
 
     async def _raw(self, journey: Journey, name: str) -> bytes:
         """The saved output of an earlier stage."""

@@ -2,7 +2,7 @@
 
 The process that runs stages writes one slot per job; the keeper (another process or thread) reads it to renew leases
 and, after the worker's death, to know whose stage had begun and who was overdue. The keeper may mark a slot revoked,
-and the worker drops that job. Eight-byte fields are written one by one, the token last, so a torn read is noticed.
+and the worker drops that job. The token is taken away first and written last, so a torn read is noticed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ import mmap
 import os
 import struct
 import tempfile
-from dataclasses import dataclass
+
+from perdure.core.frozen import frozen
 
 FIELDS = 8
 TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED, USED = range(FIELDS)
 SLOTS_MAX = 4096
 _WORD = struct.Struct("<q")
 _SLOT = struct.Struct(f"<{FIELDS}q")
+_TAKEN = struct.Struct("<7q")  # from JOB on
+_RUNNING = struct.Struct("<3q")  # from LEASE on
+_PAUSED = struct.Struct("<2q")  # from STARTED on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """A job in hand. Times are monotonic milliseconds, which all processes of a machine share."""
 
@@ -68,30 +72,19 @@ class Slate:
     def take(self, job_id: int, token: int, lease_ms: int, now_ms: int) -> int:
         """Note a claimed job; its slot."""
         slot = self._free.pop()
-        self._put(slot, TOKEN, 0)
-        for field, value in (
-            (JOB, job_id),
-            (LEASE, lease_ms),
-            (STARTED, 0),
-            (DEADLINE, 0),
-            (RENEWED, now_ms),
-            (REVOKED, 0),
-        ):
-            self._put(slot, field, value)
-        self._put(slot, TOKEN, token)
-        self._put(slot, USED, 1)
+        begin = slot * _SLOT.size
+        _WORD.pack_into(self._memory, begin, 0)
+        _TAKEN.pack_into(self._memory, begin + _WORD.size * JOB, job_id, lease_ms, 0, 0, now_ms, 0, 1)
+        _WORD.pack_into(self._memory, begin, token)
         return slot
 
     def start(self, slot: int, deadline_ms: int, lease_ms: int) -> None:
         """Stage code begins; the keeper ends it by force at `deadline_ms` (0: never)."""
-        self._put(slot, LEASE, lease_ms)
-        self._put(slot, DEADLINE, deadline_ms)
-        self._put(slot, STARTED, 1)
+        _RUNNING.pack_into(self._memory, slot * _SLOT.size + _WORD.size * LEASE, lease_ms, 1, deadline_ms)
 
     def pause(self, slot: int) -> None:
         """No stage code runs."""
-        self._put(slot, DEADLINE, 0)
-        self._put(slot, STARTED, 0)
+        _PAUSED.pack_into(self._memory, slot * _SLOT.size + _WORD.size * STARTED, 0, 0)
 
     def renewed(self, slot: int, now_ms: int) -> None:
         """A save renewed the lease."""

@@ -7,9 +7,10 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
+from perdure.core.frozen import frozen
 from perdure.core.lane import lane_of
 from perdure.core.model import Policy
 from perdure.core.outcome import Failure
@@ -46,7 +47,7 @@ class StageOptions(TypedDict, total=False):
     was: str | None  # its name before it was renamed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contract:
     """What must hold before the stage is saved."""
 
@@ -90,7 +91,10 @@ class Stage(Generic[P, R]):
         self.lane = lane_of(self.needs)
         self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model
         self.contracts: list[Contract] = []
+        self.reads = wiring.sources  # the stages that it or a contract of it reads
+        self.wants_context = CONTEXT in wiring.inputs.values()
         self.codec = Codec(wiring.output, f"what stage {self.name} gives")
+        self._codecs: dict[str, Codec] = {}  # of what it reads
         self._check_options()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -148,40 +152,51 @@ class Stage(Generic[P, R]):
         outputs = self.pipeline.outputs_until(self)
         wiring = wire(owner, check, outputs, frozenset({DOCUMENT, STAGE}), sys._getframe(1).f_locals)
         self.contracts.append(Contract(name, check, wiring))
+        self.reads = (*self.sources, *sorted(self.contract_sources - set(self.sources)))
         return check
 
     def load(self, parameter: str, raw: bytes) -> Any:
         """The saved output of the stage `parameter`, as this stage (or a contract of it) wants it: InputInvalid."""
+        codec = self._codecs.get(parameter)
+        if codec is None:
+            codec = self._codecs[parameter] = self._codec_of(parameter)
+        return codec.decode(raw)
+
+    def _codec_of(self, parameter: str) -> Codec:
         producer = self.pipeline.at(parameter)
         if producer is not None and producer.codec.type is not Any:
-            return producer.codec.decode(raw)
-        return Codec(self.wiring.types.get(parameter, Any), f"the saved output of {parameter}").decode(raw)
+            return producer.codec
+        return Codec(self.wiring.types.get(parameter, Any), f"the saved output of {parameter}")
 
     def arguments(
-        self, document: Document, context: Context, values: Mapping[str, Any], job_input: bytes | None
+        self, document: Document, context: Context | None, values: Mapping[str, Any], job_input: bytes | None
     ) -> dict[str, Any]:
-        """What to call `fn` with; `values` holds the loaded outputs of `sources`."""
-        given = {DOCUMENT: document, CONTEXT: context}
-        return {
-            name: given[kind]
-            if kind in given
-            else values[name]
-            if kind == STAGE
-            else self._job_input(name, kind, job_input)
-            for name, kind in self.inputs.items()
-        }
+        """What to call `fn` with; `values` holds the loaded outputs of `sources`, `context` what it may want."""
+        given: dict[str, Any] = {}
+        for name, kind in self.inputs.items():
+            if kind == STAGE:
+                given[name] = values[name]
+            elif kind == DOCUMENT:
+                given[name] = document
+            elif kind == CONTEXT:
+                given[name] = context
+            else:
+                given[name] = self._job_input(name, kind, job_input)
+        return given
 
     def collect(self, returned: Any) -> tuple[Produced, Any]:
         """What the stage returned, ready to be saved, and its value as the next stage is to see it."""
-        if inspect.isawaitable(returned):
-            raise Permanent(
-                "result_invalid", f"stage {self.name} returned an awaitable; write it as async def"
-            )
-        result = Result.of(returned)
-        output, value = self.codec.saved(result.value)
-        rows = tuple(row.emitted() for row in result.rows)
-        sql = tuple((text, tuple(params)) for text, params in result.sql)
-        return Produced(output, rows, tuple(result.spawn), sql), value
+        if not isinstance(returned, Result):
+            if inspect.isawaitable(returned):
+                raise Permanent(
+                    "result_invalid", f"stage {self.name} returned an awaitable; write it as async def"
+                )
+            output, value = self.codec.saved(returned)
+            return Produced(output), value
+        output, value = self.codec.saved(returned.value)
+        rows = tuple(row.emitted() for row in returned.rows)
+        sql = tuple((text, tuple(params)) for text, params in returned.sql)
+        return Produced(output, rows, tuple(returned.spawn), sql), value
 
     def verify(self, document: Document, values: Mapping[str, Any]) -> None:
         """Transient(contract_broken) unless every contract holds; `values` has this stage's own value too."""

@@ -9,10 +9,10 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perdure.core.frozen import frozen
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
@@ -45,7 +45,7 @@ class StageAbsent(PerdureError):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalFile:
     """A document's blob as a local file; the reader that Document wants."""
 
@@ -63,7 +63,7 @@ class LocalFile:
         return self.path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """Everything one run of a stage needs."""
 
@@ -112,13 +112,13 @@ def load(stage: AnyStage, raws: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def conclude(
-    stage: AnyStage, document: Document, context: Context, values: Mapping[str, Any], returned: Any
+    stage: AnyStage, document: Document, context: Context | None, values: Mapping[str, Any], returned: Any
 ) -> tuple[Produced, list[EmittedRow], Any]:
     """What a finished stage gave, checked against its contracts: (produced, rows emitted on the way, its value)."""
     produced, value = stage.collect(returned)
     if stage.contracts:
         stage.verify(document, {**values, stage.name: value})
-    return produced, context.take_rows(), value
+    return produced, context.take_rows() if context is not None else [], value
 
 
 class CellPort:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perdure.core.events import Events
+from perdure.core.frozen import frozen
 from perdure.core.outcome import Orphaned
 from perdure.engine.recovery import recover
 from perdure.store.base import Store
@@ -19,7 +20,7 @@ SERVER_YOUNG_S = 10.0
 DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retention:
     """How long queue rows of finished jobs stay; documents and their history are not touched."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 
+from perdure.core.frozen import frozen
 from perdure.errors import PerdureError
 
 
@@ -36,7 +36,7 @@ class PreloadFailed(PerdureError):
     code = "preload_failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What one call may use; None is no limit. Memory and processes count the cell and everything it started.
 
@@ -52,7 +52,7 @@ class Limits:
     processes: int | None = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """How a cell ended, as the kernel tells it."""
 

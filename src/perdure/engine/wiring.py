@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
+from perdure.core.frozen import frozen
 from perdure.engine.annotations import bare, compatible, hints_of, is_union
 from perdure.engine.codec import type_name
 from perdure.engine.context import Context
@@ -21,18 +21,14 @@ DOCUMENT, CONTEXT, STAGE, INPUT, FAILURE = "document", "context", "stage", "inpu
 RESERVED = {"doc": DOCUMENT, "document": DOCUMENT, "ctx": CONTEXT, "input": INPUT, "failure": FAILURE}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wiring:
     """A function's parameters in order with where their values come from, and its types."""
 
     inputs: dict[str, str]  # parameter → document | context | stage | input | failure
     types: dict[str, Any]
     output: Any
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The stages it reads, in parameter order."""
-        return tuple(name for name, kind in self.inputs.items() if kind == STAGE)
+    sources: tuple[str, ...]  # the stages it reads, in parameter order
 
 
 def wire(
@@ -64,7 +60,8 @@ def wire(
                 f"but stage {name} gives {type_name(outputs[name])}"
             )
         inputs[name] = kind
-    return Wiring(inputs, wanted, output_type(hints.get("return", Any)))
+    sources = tuple(name for name, kind in inputs.items() if kind == STAGE)
+    return Wiring(inputs, wanted, output_type(hints.get("return", Any)), sources)
 
 
 def output_type(hint: Any) -> Any:

@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perdure.core.events import Events
+from perdure.core.frozen import frozen
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.isolate import Nursery
@@ -29,7 +29,7 @@ GARBAGE_S = 6 * 3600
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """What a run until idle did, and what is left: documents that are held, and when the next one falls due."""
 

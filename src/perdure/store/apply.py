@@ -46,43 +46,36 @@ class Flush:
     def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
         """Apply the batch; one answer per operation."""
         answers: list[Any] = [None] * len(batch)
+        kinds: dict[type[Operation], list[tuple[int, Any]]] = {}
         for n, op in enumerate(batch):
-            match op:
-                case Requeue():
-                    answers[n] = yield from self.requeue(op)
-                case Cancel():
-                    answers[n] = yield from self.cancel(op)
-                case Raise():
-                    answers[n] = yield from self.raise_(op)
-                case _:
-                    pass
-        yield from self.fenced(batch, answers)
-        yield from self.add(batch, answers)
+            kinds.setdefault(type(op), []).append((n, op))
+        for kind, act in ((Requeue, self.requeue), (Cancel, self.cancel), (Raise, self.raise_)):
+            for n, op in kinds.get(kind, ()):
+                answers[n] = yield from act(op)
+        yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
+        yield from self.add(kinds.get(Add, []), answers)
         yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.known)
-        for n, op in enumerate(batch):
-            if isinstance(op, Promote):
-                answers[n] = yield from entering.promote(self.sql, op.limit, self.now_ms, self.keys)
+        for n, op in kinds.get(Promote, ()):
+            answers[n] = yield from entering.promote(self.sql, op.limit, self.now_ms, self.keys)
         yield from entering.fill(self.sql, self.keys, self.now_ms)
-        for n, op in enumerate(batch):
-            if isinstance(op, Beat):
-                answers[n] = yield from self.beat(op)
-        for n, op in enumerate(batch):
-            if isinstance(op, Claim):
-                answers[n] = yield from self.claim(op)
+        for n, op in kinds.get(Beat, ()):
+            answers[n] = yield from self.beat(op)
+        for n, op in kinds.get(Claim, ()):
+            answers[n] = yield from self.claim(op)
         return answers
 
     # --- fenced writes ---------------------------------------------------------------------------
 
-    def fenced(self, batch: Sequence[Operation], answers: list[Any]) -> Steps[None]:
+    def fenced(
+        self, saves: Sequence[tuple[int, Save]], settles: Sequence[tuple[int, Settle]], answers: list[Any]
+    ) -> Steps[None]:
         """Saves and settles: first the guarded change of the job, then everything that hangs on it."""
         sql, now_ms = self.sql, self.now_ms
-        saves = [(n, op) for n, op in enumerate(batch) if isinstance(op, Save)]
-        settles = [(n, op) for n, op in enumerate(batch) if isinstance(op, Settle)]
         if not saves and not settles:
             return
         # a claim joins the lane, so a job that moves to an undeclared one would never be seen again
-        moves = {(op.job.queue, op.lane) for op in batch if isinstance(op, Save | Settle)} - self.known
-        yield from entering.declare(sql, (), [lane for _, lane in moves])
+        moves = {(op.job.queue, op.lane) for _, op in saves} | {(op.job.queue, op.lane) for _, op in settles}
+        yield from entering.declare(sql, (), [lane for _, lane in moves - self.known])
         accepted: set[int] = set()
         if saves:
             fence = [rows.save_fence(n, op) for n, op in saves]
@@ -142,8 +135,7 @@ class Flush:
 
     # --- new documents ---------------------------------------------------------------------------
 
-    def add(self, batch: Sequence[Operation], answers: list[Any]) -> Steps[None]:
-        adds = [(n, op) for n, op in enumerate(batch) if isinstance(op, Add)]
+    def add(self, adds: Sequence[tuple[int, Add]], answers: list[Any]) -> Steps[None]:
         if not adds:
             return
         documents = [d for _, op in adds for d in op.documents]

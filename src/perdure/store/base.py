@@ -7,9 +7,9 @@ Writes that belong to a job go through the flusher (group commit) and answer aft
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.store import records
 from perdure.store.operations import (
@@ -34,7 +34,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Query:
     """One statement: run once with `params`, or for each row of `rows` (in one round trip where possible)."""
 

@@ -8,8 +8,8 @@ room for; whoever enters or leaves fills in the same transaction, under the lock
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import Job, State, job_key
 from perdure.store.base import Query, Row, Steps
@@ -23,7 +23,7 @@ RANK_RETRY = 1_000
 FILL_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A job on its way in."""
 

@@ -7,16 +7,16 @@ programs of the previous release keep working, so a fleet can be upgraded while 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib.resources import files
 
+from perdure.core.frozen import frozen
 from perdure.errors import SchemaNewer, SchemaOutdated
 from perdure.store.base import Driver, Query, Row, Steps
 
 TABLE = "CREATE TABLE IF NOT EXISTS migration (name text PRIMARY KEY, needs int NOT NULL, applied_ms bigint NOT NULL)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Migration:
     """One step of the schema."""
 

@@ -7,13 +7,14 @@ counters can be written as absolute values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
 from perdure.core.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewJob:
     """A job to be written: for a new document, or (with `document_id`) a follow-up of an existing one."""
 
@@ -31,7 +32,7 @@ class NewJob:
     lease_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewDocument:
     """A document and its main job, written in one transaction. `dedupe` makes a second one answer `exists`."""
 
@@ -51,7 +52,7 @@ class NewDocument:
     parent_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Added:
     """The answer to an add: the document's id, and `added` or `exists`."""
 
@@ -59,7 +60,7 @@ class Added:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageOutput:
     """A saved stage: inline bytes or the name of a blob, and what it was made from."""
 
@@ -74,7 +75,7 @@ class StageOutput:
     duration_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemOutput:
     """One saved item of a stage. `fingerprint` is the stage's, so items of older code are not taken up."""
 
@@ -86,7 +87,7 @@ class ItemOutput:
     blob: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmittedRow:
     """A row a stage produced, under a natural key: written again it overwrites, never duplicates."""
 
@@ -95,14 +96,14 @@ class EmittedRow:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Add:
     """Write documents with their jobs. Answer: a list of `Added`."""
 
     documents: tuple[NewDocument, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """Take up to `limit` ready jobs (and `suspects` suspect ones) under `token`. Answer: a list of `Claimed`."""
 
@@ -114,7 +115,7 @@ class Claim:
     idle: bool = False  # the worker is already marked as one that waits for work
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Save:
     """A checkpoint: outputs, rows, children and the advance. Answer: True, or False when the lease has passed on."""
 
@@ -133,7 +134,7 @@ class Save:
     sql: tuple[tuple[str, tuple[object, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settle:
     """End a claim with its outcome and history, together with the last save. Answer: as Save."""
 
@@ -146,7 +147,7 @@ class Settle:
     ours: bool = True  # False: taken back from another; if that is refused, no late write was
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Beat:
     """Renew the leases of (job id, token) pairs. Answer: the pairs that are lost."""
 
@@ -156,14 +157,14 @@ class Beat:
     queues: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Promote:
     """Move due waiting jobs to ready. Answer: how many."""
 
     limit: int = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Requeue:
     """Start a new generation of a finished document. Answer: `requeued` or `refused: why`."""
 
@@ -175,7 +176,7 @@ class Requeue:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cancel:
     """End a document at once; a worker that runs it is fenced. Answer: `cancelled` or `refused: why`."""
 
@@ -185,7 +186,7 @@ class Cancel:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Raise:
     """Put a document's job before all others. Answer: `raised` or `refused: why`."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from perdure.core.frozen import frozen
 from perdure.core.model import Job
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DocumentRecord:
     """What came in, without its progress."""
 
@@ -27,7 +26,7 @@ class DocumentRecord:
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claimed:
     """A job under our token, with its document."""
 
@@ -35,7 +34,7 @@ class Claimed:
     document: DocumentRecord
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Status:
     """A document as a user sees it."""
 
@@ -61,7 +60,7 @@ class Status:
     held_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """One claim that ended, as history keeps it."""
 
@@ -85,7 +84,7 @@ class Attempt:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedStage:
     """A checkpoint as read back."""
 
@@ -102,7 +101,7 @@ class SavedStage:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedItem:
     """A saved item as read back."""
 
@@ -112,7 +111,7 @@ class SavedItem:
     blob: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerRecord:
     """A process that works on, or writes to, this store."""
 
@@ -126,7 +125,7 @@ class WorkerRecord:
     fenced: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaneRecord:
     """A lane (a set of dependencies) and whether it is down."""
 
@@ -135,7 +134,7 @@ class LaneRecord:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueRecord:
     """A queue, whether it is paused, and since when its oldest ready job could have run."""
 
@@ -144,7 +143,7 @@ class QueueRecord:
     ready_since_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tally:
     """Counts of documents and jobs at one moment."""
 

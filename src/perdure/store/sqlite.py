@@ -151,6 +151,8 @@ class SqliteDriver:
             with mapped():
                 found = apsw.Connection(str(self.path))
                 found.set_busy_timeout(BUSY_MS)
+                # without it each run with new parameters plans the statement anew: 40 us instead of 5 for a claim
+                found.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
                 for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=4000",
                                "cache_size=-65536", "temp_store=MEMORY"):  # fmt: skip
                     found.execute(f"PRAGMA {pragma}")
