@@ -18,6 +18,7 @@ from perdure.cli.target import load_app
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, UsageError
+from perdure.store.turn import may_be_ended
 from perdure.watch.log import configure, log_events
 
 
@@ -29,6 +30,7 @@ def main() -> None:
         json.loads(sys.argv[4]),
     )
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    may_be_ended()
     try:
         app = load_app(target).service
         if options.get("concurrency") is not None:

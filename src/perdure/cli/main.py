@@ -62,8 +62,10 @@ def worker(
     import asyncio
 
     from perdure.engine.supervisor import Supervisor
+    from perdure.store.turn import may_be_ended
     from perdure.watch.log import configure, log_events
 
+    may_be_ended()
     configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))
 
     async def run() -> int:

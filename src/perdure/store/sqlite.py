@@ -1,6 +1,6 @@
 """SQLite through apsw: one writer thread, WAL with synchronous=FULL, and a `flock` turn among processes.
 
-The busy handler starves writers, so processes queue for their turn on a lock file instead. A worker's sign of life is a
+Processes queue for their turn to write on a lock file, see turn.py. A worker's sign of life is a
 `flock` of its own: the kernel frees it the moment the process dies. Idle workers are woken through FIFOs.
 """
 
@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -27,6 +26,7 @@ from perdure.core.clock import wall_ms
 from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import DataRefused, Row, Steps
 from perdure.store.sqlite_dialect import SqliteDialect
+from perdure.store.turn import Turn
 
 T = TypeVar("T")
 NETWORK_FILESYSTEMS = frozenset(
@@ -46,7 +46,6 @@ NETWORK_FILESYSTEMS = frozenset(
     }
 )
 BUSY_MS = 10_000
-TURN_S = 10.0
 
 
 @lru_cache(maxsize=1024)
@@ -66,7 +65,7 @@ class SqliteDriver:
         self._readers: ThreadPoolExecutor | None = None
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
-        self._turn_fd = -1
+        self._turn: Turn
         self._locks: dict[tuple[str, int], int] = {}
 
     async def open(self) -> None:
@@ -79,8 +78,8 @@ class SqliteDriver:
         try:
             for name in ("locks", "wake"):
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
-            self._turn_fd = os.open(self.directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
-            with self._turn():
+            self._turn = Turn(self.directory / "turn")
+            with self._turn.taken():
                 self._connection()
         except OSError as error:
             raise StoreUnavailable(
@@ -98,18 +97,16 @@ class SqliteDriver:
             self._readers.shutdown()
             await self._in(self._writer, shut)
             self._writer.shutdown()
+            self._turn.close()
             self._writer = self._readers = None
         for name, number in list(self._locks):
             await self.unlock(name, number)
-        if self._turn_fd >= 0:
-            os.close(self._turn_fd)
-            self._turn_fd = -1
 
     # --- transactions ----------------------------------------------------------------------------
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
-            with self._turn(), mapped():
+            with self._turn.taken(), mapped():
                 connection = self._connection()
                 connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -137,7 +134,7 @@ class SqliteDriver:
 
     async def script(self, text: str) -> None:
         def run() -> None:
-            with self._turn(), mapped():
+            with self._turn.taken(), mapped():
                 connection = self._connection()
                 with connection:
                     connection.execute(text)
@@ -160,22 +157,6 @@ class SqliteDriver:
             self._local.connection = found
             self._connections.append(found)
         return found
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One process writes at a time, in the order they asked; StoreBusy names who keeps the others waiting."""
-        fd = self._turn_fd
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fd = await_turn(self.directory / "turn")
-        try:
-            os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            if fd != self._turn_fd:
-                os.close(fd)
 
     @staticmethod
     async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
@@ -268,34 +249,6 @@ class SqliteDriver:
             os.close(fd)
 
         return stop
-
-
-def await_turn(path: Path, patience_s: float = TURN_S) -> int:
-    """A locked descriptor of the turn's file, queued for in a thread because a blocking lock knows no time limit."""
-    answer: SimpleQueue[int] = SimpleQueue()
-    deciding, given_up = threading.Lock(), threading.Event()
-
-    def wait() -> None:
-        fd = os.open(path, os.O_RDWR)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        with deciding:
-            if given_up.is_set():
-                os.close(fd)
-            else:
-                answer.put(fd)
-
-    threading.Thread(target=wait, name="perdure-turn", daemon=True).start()
-    try:
-        return answer.get(timeout=patience_s)
-    except Empty:
-        with deciding:
-            given_up.set()
-        if not answer.empty():
-            return answer.get()
-        holder = path.read_text().strip() or "unknown"
-        raise StoreBusy(
-            f"process {holder} has held the database for {patience_s:g} s; is it frozen?"
-        ) from None
 
 
 def drive(connection: apsw.Connection, steps: Steps[T]) -> T:
