@@ -39,9 +39,8 @@ format: setup ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure how fast a backlog drains
-	@test -f benchmarks/drain.py || { echo "benchmarks/drain.py does not exist: nothing to measure" >&2; exit 1; }
-	$(BIN)/python benchmarks/drain.py
+bench: setup ## measure both stores, each rate beside the bare driver in the same run
+	@$(BIN)/perdure bench
 
 sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default)
 	SEEDS=$(SEEDS) $(PYTEST) -n $(JOBS) --maxprocesses=8 --timeout=3600 -q tests/sim

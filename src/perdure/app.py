@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -164,9 +164,9 @@ class Perdure:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
         self._call(self.service.weigh(org, weight))
 
-    def subscribe(self, listener: Listener) -> None:
-        """Be told of every event in this process."""
-        self.service.subscribe(listener)
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Be told of every event in this process, until what this returns is called."""
+        return self.service.subscribe(listener)
 
     # --- running ---------------------------------------------------------------------------------
 

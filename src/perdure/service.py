@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -249,8 +249,8 @@ class AsyncPerdure(Working):
     async def weigh(self, org: str, weight: float) -> None:
         await self.store.weigh(checked(org, "the organisation"), weight)
 
-    def subscribe(self, listener: Listener) -> None:
-        self.events.subscribe(listener)
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        return self.events.subscribe(listener)
 
 
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:

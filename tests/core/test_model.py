@@ -231,14 +231,15 @@ def test_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "generation", "resumed"), [(1, 1, False), (2, 1, True), (1, 2, True), (3, 2, True)]
+    ("claims", "generation", "progress_ms", "resumed"),
+    [(1, 1, None, False), (2, 1, None, False), (2, 1, 5, True), (1, 2, None, True), (3, 2, 5, True)],
 )
-def test_a_job_is_resumed_from_its_second_claim_or_generation_on(
-    claims: int, generation: int, resumed: bool
+def test_a_job_is_resumed_when_an_earlier_claim_or_generation_may_have_saved_something(
+    claims: int, generation: int, progress_ms: int | None, resumed: bool
 ) -> None:
     job = Job(
         id=1, org="o", key="doc-1", document_id="1", pipeline="p", queue="q", lane="", stage="s", token=1,
         generation=1, attempts=1, claims=1, postpones=0, releases=0, crashes=0, postponed_ms=0, suspect=False,
         attempts_max=3, policy=POLICY_DEFAULT, claimed_ms=0, lease_ms=30_000,
     )  # fmt: skip
-    assert replace(job, claims=claims, generation=generation).resumed is resumed
+    assert replace(job, claims=claims, generation=generation, progress_ms=progress_ms).resumed is resumed

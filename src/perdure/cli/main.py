@@ -132,6 +132,27 @@ def demo(
 
 
 @app.command()
+def bench(
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--store", help="sqlite, postgres or postgresql://… (may be repeated); both by default."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything: under a minute.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; progress goes to standard error.")
+    ] = False,
+) -> None:
+    """Measure this machine: every rate beside the bare driver doing the same statements in the same run."""
+    import asyncio
+
+    from perdure.bench.report import run
+
+    asyncio.run(run(store or ["sqlite", "postgres"], quick, json))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from perdure import __version__

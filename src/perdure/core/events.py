@@ -119,8 +119,10 @@ class Events:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` at each event from now on, until what this returns is called."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def publish(self, event: AnyEvent) -> None:
         for listener in self._listeners:

@@ -150,11 +150,12 @@ class Job:
     limit_key: str | None = None
     worker: int = 0
     holds: int = 0
+    progress_ms: int | None = None  # of the last save
 
     @property
     def resumed(self) -> bool:
         """Whether something may have been saved by an earlier claim."""
-        return self.claims > 1 or self.generation > 1
+        return self.generation > 1 or (self.claims > 1 and self.progress_ms is not None)
 
 
 def job_key(document_id: str, name: str | None = None) -> str:

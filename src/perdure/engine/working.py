@@ -63,6 +63,11 @@ class Working:
         """The queues of our pipelines, or those of them that this worker is to serve."""
         return self.only_queues or tuple(sorted({p.queue for p in self.pipelines.values()}))
 
+    @property
+    def works(self) -> bool:
+        """Whether a worker of this app claims documents now."""
+        return self._worker is not None
+
     async def run(self) -> None:
         """Work until `stop`; leases are renewed from a thread. RuntimeError while it works already."""
         if self._working.locked():

@@ -17,7 +17,7 @@ JOB_COLUMNS = (
     "j.attempts, "
     "j.claims, j.postpones, j.releases, j.crashes, j.postponed_ms, j.suspect, j.attempts_max, j.policy, "
     "j.claimed_ms, "
-    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds"
+    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms"
 )
 DOCUMENT_COLUMNS = (
     "d.id, d.org, d.collection, d.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, "

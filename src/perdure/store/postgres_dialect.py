@@ -146,7 +146,7 @@ class PostgresDialect(Dialect):
         "WHERE q.name = ANY($4::text[]) AND NOT q.paused AND l.down_ms IS NULL "
         "ORDER BY x.vt, x.priority DESC, x.id LIMIT $6) "
         "UPDATE job j SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
-        "claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3, progress_ms = $3 "
+        "claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3 "
         "FROM ready, document d WHERE j.org = ready.org AND j.id = ready.id AND d.org = j.org AND d.id = j.document_id "
         f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}"
     )

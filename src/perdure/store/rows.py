@@ -29,11 +29,11 @@ def job(row: Row) -> Job:
     """A job from JOB_COLUMNS."""
     (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
      releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
-     input_, limit_key, worker, holds) = row  # fmt: skip
+     input_, limit_key, worker, holds, progress_ms) = row  # fmt: skip
     return Job(
         id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
-        fresh_from, priority, input_, limit_key, worker, holds,
+        fresh_from, priority, input_, limit_key, worker, holds, progress_ms,
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ class SqliteDialect(Dialect):
     )
     _TAKE = (
         "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
-        "claimed_ms = $3, lease_until_ms = $3 + lease_ms, beat_ms = $3, progress_ms = $3 WHERE id = $4"
+        "claimed_ms = $3, lease_until_ms = $3 + lease_ms, beat_ms = $3 WHERE id = $4"
     )
     _TAKEN = (
         f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j "
