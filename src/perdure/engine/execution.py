@@ -58,7 +58,7 @@ class Execution:
         self.raws = raws
         self.items: dict[str, bytes] = {}
         self.over = False
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop  # of a stage that runs in a thread
         self.progress_ms = monotonic_ms()
         self.deadline_ms = 0  # after which the supervisor acts; 0: never
         self.pauses = 0
@@ -143,6 +143,7 @@ class Execution:
         try:
             if stage.is_async:
                 return finish(await stage.fn(**arguments))
+            self.loop = asyncio.get_running_loop()
             ran: Ran = await self.runner.threads.run(lambda: finish(stage.fn(**arguments)))
             return ran
         except Exception:

@@ -211,10 +211,13 @@ class Runner:
         if spawned := ran.produced.spawn:
             documents, jobs = await saving.children(spawned, job, collection, self.pipelines, self.blobs)
         next_stage = following or stage
+        rows = (*ran.rows, *ran.produced.rows)
+        # it marks the rows, or tells apart those that an earlier claim left
+        marked = rows or job.resumed
         save = Save(
             job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
-            fingerprint=saving.item_fingerprint(stage, input_hash), outputs=(output,),
-            rows=(*ran.rows, *ran.produced.rows), documents=documents, jobs=jobs, sql=ran.produced.sql,
+            fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", outputs=(output,),
+            rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql,
         )  # fmt: skip
         if following is None:
             kept = await self.store.settle(Settle(job, Done(), stage.name, stage.lane, save=save))

@@ -45,6 +45,7 @@ class Worker:
         self._tasks: dict[asyncio.Task[None], Journey] = {}
         self._hurry = asyncio.Event()
         self._idle = False
+        self._suspects = 0  # of those in hand
         self.claimed = 0
         self.grace_s = GRACE_S
 
@@ -82,7 +83,7 @@ class Worker:
 
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
-        suspects = sum(j.job.suspect for j in self._tasks.values())
+        suspects = self._suspects
         free, room = self.concurrency - (len(self._tasks) - suspects), self.concurrency - suspects
         if free <= 0 and room <= 0:
             return False
@@ -120,10 +121,12 @@ class Worker:
         journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
         self._tasks[task] = journey
+        self._suspects += job.suspect
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         journey = self._tasks.pop(task)
+        self._suspects -= journey.job.suspect
         self.slate.free(journey.slot)
         self._turn.set()
         if not task.cancelled():

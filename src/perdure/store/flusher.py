@@ -64,6 +64,7 @@ class Flusher:
         self._patience_s = patience_s
         self._pending: deque[Pending] = deque()
         self._arrived = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop  # asking for it at each operation costs a system call
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._close_by_s = math.inf
@@ -73,7 +74,8 @@ class Flusher:
         self.flushes = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="perdure-flusher")
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run(), name="perdure-flusher")
 
     async def close(self) -> None:
         """Write what is pending, then stop."""
@@ -88,8 +90,7 @@ class Flusher:
         """Queue the operation; its answer, once it is durable."""
         if self._closing or self._task is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._pending.append(Pending(op, future))
         self._arrived.set()
         return await future
