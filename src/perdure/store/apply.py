@@ -30,6 +30,7 @@ from perdure.store.operations import (
     Settle,
 )
 from perdure.store.records import Claimed
+from perdure.store.text import cleaned
 
 
 class Flush:
@@ -78,13 +79,13 @@ class Flush:
         yield from entering.declare(sql, (), [lane for _, lane in moves - self.known])
         accepted: set[int] = set()
         if saves:
-            fence = [rows.save_fence(n, op) for n, op in saves]
+            fence = [rows.save_fence(n, op) for n, op in sorted(saves, key=_by_job)]
             accepted |= {row[0] for row in (yield Query(sql.FENCE_SAVE, (now_ms,), fence))}
         if settles:
             down: set[str] = set()
             if any(isinstance(op.outcome, Hold) for _, op in settles):
                 down = {row[0] for row in (yield Query(sql.LANES_DOWN))}
-            fence = [rows.settle_fence(n, op, down) for n, op in settles]
+            fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
             accepted |= {row[0] for row in (yield Query(sql.FENCE_SETTLE, (now_ms,), fence))}
         for n, _ in (*saves, *settles):
             answers[n] = n in accepted
@@ -193,13 +194,14 @@ class Flush:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
         freed = yield Query(self.sql.JOB_CANCEL, (op.org, op.document_id, self.now_ms))
         self.keys |= {row[0] for row in freed if row[0] is not None}
-        end = (op.org, op.document_id, "cancelled", self.now_ms, None, None, None)
+        reason = cleaned(op.reason) or None
+        end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
         yield Query(self.sql.DOCUMENT_END, rows=[end])
         yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
         return "cancelled"
 
     def raise_(self, op: Raise) -> Steps[str]:
-        changed = yield Query(self.sql.JOB_RAISE, (op.org, job_key(op.document_id), entering.PRIORITY_MAX))
+        changed = yield Query(self.sql.JOB_RAISE, (op.org, op.document_id, entering.PRIORITY_MAX))
         if not changed:
             return "refused: the document is running, finished or unknown"
         yield self._act(op.by, "raise", op.org, op.document_id, "")
@@ -231,6 +233,11 @@ class Flush:
         if (idle := len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
         return [rows.claimed(row) for row in found]
+
+
+def _by_job(numbered: tuple[int, Save | Settle]) -> int:
+    """Rows are locked in this order, whoever locks them: two flushes cannot wait for each other."""
+    return numbered[1].job.id
 
 
 #: What an act is called, and its answer.

@@ -35,8 +35,8 @@ STATUS_COLUMNS = (
     "CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN l.name END"
 )
 STATUS_FROM = (
-    "document d LEFT JOIN job j ON j.org = d.org AND j.key = 'doc-' || d.id LEFT JOIN lane l ON l.name = "
-    "j.lane"
+    "document d LEFT JOIN job j ON j.org = d.org AND j.document_id = d.id AND j.key = 'doc-' || d.id "
+    "LEFT JOIN lane l ON l.name = j.lane"
 )
 NEW_DOCUMENT = {
     "org": "text", "id": "text", "collection": "text", "pipeline": "text", "kind": "text", "name": "text",
@@ -96,7 +96,7 @@ UPSERT_EMITTED = "ON CONFLICT (org, document_id, name, key) DO UPDATE SET " + ex
     NEW_EMITTED, "org", "document_id", "name", "key"
 )
 REQUEUE_JOB = (
-    "ON CONFLICT (org, key) DO UPDATE SET "
+    "ON CONFLICT (org, document_id, key) DO UPDATE SET "
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
     "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL"
@@ -239,8 +239,8 @@ class Dialect(ABC):
         "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL RETURNING limit_key"
     )
     JOB_RAISE = (
-        "UPDATE job SET vt = 0, run_at_ms = 0, priority = $3 WHERE org = $1 AND key = $2 AND finished_ms "
-        "IS NULL "
+        "UPDATE job SET vt = 0, run_at_ms = 0, priority = $3 WHERE org = $1 AND document_id = $2 "
+        "AND key = 'doc-' || CAST($2 AS text) AND finished_ms IS NULL "
         "AND state <> 'running' RETURNING state"
     )
     STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
@@ -274,7 +274,13 @@ class Dialect(ABC):
         "AND fingerprint <> $5"
     )
     ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
-    COUNT_DOCUMENTS = "SELECT state, count(*) FROM document GROUP BY state"
+    #: How many there are, how many ended badly and how many have not ended; the rest is done. By state alone it would
+    #: take an index that every ending has to write to.
+    COUNT_DOCUMENTS = (
+        "SELECT 'all', count(*) FROM document "
+        "UNION ALL SELECT state, count(*) FROM document WHERE error_code IS NOT NULL GROUP BY state "
+        "UNION ALL SELECT 'open', count(*) FROM job WHERE finished_ms IS NULL AND key = 'doc-' || document_id"
+    )
     #: Documents that have not ended: what their main job does.
     COUNT_LIVE = (
         "SELECT CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "

@@ -37,17 +37,14 @@ def _insert(table: str, columns: dict[str, str], conflict: str) -> str:
 
 
 def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
-    """Lock what is still ours, in the order of the rows, then change exactly that; answers the ordinals accepted.
+    """Change what is still ours, in the order of the rows; answers the ordinals that were accepted.
 
     Only a running job has a token, so its state need not be asked for: the index of running jobs, full of entries
     that are dead already, would be the slower way to a job whose id is known.
     """
     return (
-        f"WITH r AS MATERIALIZED (SELECT * FROM {_unnest(columns, 1)}), "
-        "ours AS MATERIALIZED (SELECT x.org, x.id, r.ord FROM r CROSS JOIN LATERAL (SELECT j.org, j.id FROM job j "
-        f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} FOR NO KEY UPDATE OF j) x) "
-        f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM ours JOIN r ON r.ord = ours.ord "
-        "WHERE j.org = ours.org AND j.id = ours.id RETURNING r.ord"
+        f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM {_unnest(columns, 1)} "
+        f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} RETURNING r.ord"
     )
 
 
@@ -81,7 +78,7 @@ class PostgresDialect(Dialect):
         )
         + " WHERE d.org = r.org AND d.id = r.id"
     )
-    JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, key) DO NOTHING")
+    JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)

@@ -88,7 +88,10 @@ class Reading:
 
     async def tally(self, queues: Sequence[str] | None = None) -> Tally:
         def steps() -> Steps[Tally]:
-            documents: dict[str, int] = dict((yield Query(self.sql.COUNT_DOCUMENTS)))
+            counted: dict[str, int] = dict((yield Query(self.sql.COUNT_DOCUMENTS)))
+            total = counted.pop("all")
+            counted["done"] = total - sum(counted.values())
+            documents = {state: n for state, n in counted.items() if n}
             jobs: dict[str, dict[str, int]] = {}
             dues: list[int] = []
             for queue, state, n, due_ms in (yield Query(self.sql.COUNT_JOBS)):

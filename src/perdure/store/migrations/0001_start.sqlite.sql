@@ -59,10 +59,10 @@ CREATE TABLE document (
   finished_ms   integer,
   PRIMARY KEY (org, id),
   CHECK ((state = 'open') = (finished_ms IS NULL)),
-  CHECK ((state = 'dead') = (error_code IS NOT NULL))
+  CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 );
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_state ON document (org, state, id);
+CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
@@ -102,7 +102,7 @@ CREATE TABLE job (
   input         blob,
   created_ms    integer NOT NULL,
   finished_ms   integer,
-  UNIQUE (org, key),
+  UNIQUE (org, document_id, key),
   FOREIGN KEY (org, document_id) REFERENCES document (org, id),
   CHECK ((state = 'running') = (token IS NOT NULL)),
   CHECK ((state IN ('done', 'dead', 'cancelled')) = (finished_ms IS NOT NULL)),
@@ -113,7 +113,6 @@ CREATE INDEX job_running ON job (id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
-CREATE INDEX job_document ON job (org, document_id);
 
 -- Written once, when the claim has ended.
 CREATE TABLE attempt (
