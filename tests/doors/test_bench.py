@@ -56,8 +56,10 @@ async def _both(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
         bound = bare.Bound(driver)
         await bound.register()
         return (
-            await _outcome(app, lambda p, n: ours.drain(app, p, n)),
-            await _outcome(app, lambda p, n: getattr(bound, MEASURES[p.name])(20)),
+            await _outcome(
+                app, lambda p: ours.drain(app, p, 30, load.FAILURES + 1 if p is load.storm else 1)
+            ),
+            await _outcome(app, lambda p: getattr(bound, MEASURES[p.name])(20)),
         )
     finally:
         await driver.close()
@@ -73,7 +75,7 @@ async def _outcome(app: AsyncPerdure, drain: Any) -> dict[str, Any]:
     for pipeline in (load.one, load.five, load.storm):
         before = {status.id for status in await app.documents(limit=1_000)}
         await ours.enqueue_bulk(app, pipeline, 30)
-        await drain(pipeline, 30 * (load.FAILURES + 1 if pipeline is load.storm else 1))
+        await drain(pipeline)
         new = [status for status in await app.documents(limit=1_000) if status.id not in before]
         assert len(new) == 30
         found[pipeline.name] = {

@@ -122,25 +122,23 @@ class Bound:
             ],
         )  # fmt: skip
 
-    def _settle(self, jobs: list[Row], stage: str, state: str, save: bool = True) -> Steps[None]:
-        done = state == "done"
+    def _finish(self, jobs: list[Row], stage: str) -> Steps[None]:
+        finished = [(n, j[1], j[0], j[8], stage, self.worker) for n, j in enumerate(jobs)]
+        yield from self.sql.finish(finished, NOW_MS)
+        yield self._saved(jobs, stage)
+
+    def _retry(self, jobs: list[Row], stage: str) -> Steps[None]:
         fence = [
-            (n, j[1], j[0], j[8], False, state, stage, "", 0, j[10], 0, 0, 0, 0, 0, False, done)
+            (n, j[1], j[0], j[8], False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False)
             for n, j in enumerate(jobs)
         ]  # fmt: skip
         yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)
-        if save:
-            yield self._saved(jobs, stage)
-        error = (None,) * 5 if done else ("Transient", "transient", None, "the service is away", "f" * 16)
+        error = ("Transient", "transient", None, "the service is away", "f" * 16)
         attempts = [
-            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, state, *error, 0, "why")
+            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "")
             for j in jobs
         ]  # fmt: skip
         yield Query(self.sql.ATTEMPT_ADD, rows=attempts)
-        if done:
-            yield Query(
-                self.sql.DOCUMENT_END, rows=[(j[1], j[3], "done", NOW_MS, None, None, None) for j in jobs]
-            )
 
     # --- measures --------------------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class Bound:
         def turn(jobs: list[Row]) -> Steps[list[Row]]:
             yield self._guard()
             if jobs:
-                yield from self._settle(jobs, "only", "done")
+                yield from self._finish(jobs, "only")
             return (yield from self._claim("one", batch))
 
         return await self._until_empty(turn)
@@ -166,7 +164,7 @@ class Bound:
         def turn(jobs: list[Row]) -> Steps[list[Row]]:
             yield self._guard()
             if jobs:
-                yield from self._settle(jobs, names[-1], "done")
+                yield from self._finish(jobs, names[-1])
             return (yield from self._claim("five", batch))
 
         async def between(jobs: list[Row]) -> None:
@@ -181,9 +179,9 @@ class Bound:
         def turn(jobs: list[Row]) -> Steps[list[Row]]:
             yield self._guard()
             if failed := [j for j in jobs if j[10] <= load.FAILURES]:
-                yield from self._settle(failed, "stormy", "queued", save=False)
+                yield from self._retry(failed, "stormy")
             if ended := [j for j in jobs if j[10] > load.FAILURES]:
-                yield from self._settle(ended, "stormy", "done")
+                yield from self._finish(ended, "stormy")
             return (yield from self._claim("storm", batch))
 
         return await self._until_empty(turn)

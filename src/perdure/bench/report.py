@@ -15,10 +15,11 @@ from typing import Any
 from perdure.bench import bare, load, ours
 from perdure.bench.place import place
 from perdure.core.frozen import frozen
+from perdure.engine.collector import calm_collector
 from perdure.service import AsyncPerdure
 
 #: Slots of the worker that drains: the more there are, the more jobs share a commit.
-DRAIN_CONCURRENCY = 500
+DRAIN_CONCURRENCY = 1_000
 STAGES_CONCURRENCY = 50
 ADD_BATCH = 500
 
@@ -47,6 +48,7 @@ async def measure(store: str, sizes: Sizes, say: Say) -> dict[str, Any]:
         app = AsyncPerdure(url, pipelines=load.ALL, concurrency=DRAIN_CONCURRENCY)
         await app.start()
         driver = await bare.connect(url)
+        calm_collector()  # as a worker process does
         try:
             bound = bare.Bound(driver)
             await bound.register()
@@ -87,9 +89,8 @@ async def _rates(app: AsyncPerdure, bound: bare.Bound, sizes: Sizes, say: Say) -
         bound.drain(DRAIN_CONCURRENCY),
     )  # fmt: skip
     await add(app, load.storm, sizes.storm)
-    claims = sizes.storm * (load.FAILURES + 1)
     await pair(
-        "retry_storm", ours.drain(app, load.storm, claims), add(app, load.storm, sizes.storm),
+        "retry_storm", ours.drain(app, load.storm, sizes.storm, load.FAILURES + 1), add(app, load.storm, sizes.storm),
         bound.retry_storm(DRAIN_CONCURRENCY),
     )  # fmt: skip
     await add(app, load.five, sizes.stages5)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine.collector import calm_collector
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.store.turn import may_be_ended
@@ -44,6 +45,7 @@ def main() -> None:
             app.only_queues = tuple(options["queues"])
         configure(app.settings.log_level)
         log_events(app.events)
+        calm_collector()
         asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
     except PerdureError as error:
         print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)

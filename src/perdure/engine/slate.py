@@ -104,23 +104,12 @@ class Slate:
     def held(self) -> list[Held]:
         """Every job in hand; a slot that is being written at this moment is left out."""
         found = []
-        for slot in range(SLOTS_MAX):
-            if not self._get(slot, USED):
+        for slot, whole in enumerate(_SLOT.iter_unpack(self._memory[:])):
+            token, job_id, lease_ms, started, deadline_ms, renewed_ms, _, used = whole
+            if not used:
                 break
-            if token := self._get(slot, TOKEN):
-                whole = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
-                if whole[TOKEN] == token == self._get(slot, TOKEN):
-                    found.append(
-                        Held(
-                            slot,
-                            token,
-                            whole[JOB],
-                            whole[LEASE],
-                            bool(whole[STARTED]),
-                            whole[DEADLINE],
-                            whole[RENEWED],
-                        )
-                    )
+            if token and token == self._get(slot, TOKEN):
+                found.append(Held(slot, token, job_id, lease_ms, bool(started), deadline_ms, renewed_ms))
         return found
 
     def beaten(self, held: Held, now_ms: int) -> None:

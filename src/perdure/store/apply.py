@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.core.model import job_key
-from perdure.core.outcome import Hold
+from perdure.core.outcome import Done, Hold
 from perdure.store import entering, rows
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
@@ -81,12 +81,14 @@ class Flush:
         if saves:
             fence = [rows.save_fence(n, op) for n, op in sorted(saves, key=_by_job)]
             accepted |= {row[0] for row in (yield Query(sql.FENCE_SAVE, (now_ms,), fence))}
-        if settles:
-            down: set[str] = set()
-            if any(isinstance(op.outcome, Hold) for _, op in settles):
-                down = {row[0] for row in (yield Query(sql.LANES_DOWN))}
-            fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
-            accepted |= {row[0] for row in (yield Query(sql.FENCE_SETTLE, (now_ms,), fence))}
+        finished = sorted([one for one in settles if isinstance(one[1].outcome, Done)], key=_by_job)
+        if finished:
+            done = [rows.finish(n, op) for n, op in finished]
+            accepted |= {row[0] for row in (yield from sql.finish(done, now_ms))}
+        if len(finished) < len(settles):
+            accepted |= yield from self.settled(
+                [one for one in settles if not isinstance(one[1].outcome, Done)]
+            )
         for n, _ in (*saves, *settles):
             answers[n] = n in accepted
         ended = [op for n, op in settles if n in accepted]
@@ -96,6 +98,14 @@ class Flush:
         late = [n for n, _ in saves] + [n for n, op in settles if op.ours]
         if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
+
+    def settled(self, settles: Sequence[tuple[int, Settle]]) -> Steps[set[int]]:
+        """Claims that end otherwise: what becomes of the job; the ordinals that were still ours."""
+        down: set[str] = set()
+        if any(isinstance(op.outcome, Hold) for _, op in settles):
+            down = {row[0] for row in (yield Query(self.sql.LANES_DOWN))}
+        fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
+        return {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
 
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
         """Outputs, items, rows and children of accepted saves."""
@@ -121,13 +131,12 @@ class Flush:
                 yield Query(statement, params)
 
     def ended(self, settles: Sequence[Settle]) -> Steps[None]:
-        """History, the document's end, its hooks, and room under its limit."""
+        """History, the document's end, its hooks, and room under its limit; a finish wrote the first two itself."""
         sql, now_ms = self.sql, self.now_ms
-        if not settles:
-            return
-        yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in settles])
-        if ends := [end for op in settles if (end := rows.document_end(op, now_ms))]:
-            yield Query(sql.DOCUMENT_END, rows=ends)
+        if others := [op for op in settles if not isinstance(op.outcome, Done)]:
+            yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
+            if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
+                yield Query(sql.DOCUMENT_END, rows=ends)
         for op in settles:
             if hook := rows.hook(op):
                 self.entries.append(entering.follow_up(op.job, hook))

@@ -8,6 +8,7 @@ Answers of many-row statements name the row they belong to by its ordinal, never
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
@@ -80,6 +81,29 @@ FENCE_SETTLE = {
     "postponed_ms": "bigint", "releases": "int", "crashes": "int", "holds": "int", "suspect": "boolean",
     "terminal": "boolean",
 }  # fmt: skip
+#: a job whose every stage is saved
+FINISH = {
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int",
+}  # fmt: skip
+WHY_DONE = "every stage is saved"
+_FINISHED_ATTEMPT = (
+    "org", "document_id", "job_key", "generation", "claim", "attempt", "charged", "token", "stage", "worker",
+    "started_ms", "ended_ms", "outcome", "why",
+)  # fmt: skip
+FINISH_SET = (
+    "state = 'done', stage = {r}stage, token = NULL, worker = NULL, lease_until_ms = NULL, run_at_ms = $1, "
+    "suspect = FALSE, finished_ms = $1"
+)
+#: The history of a finished job follows from its row; {job} names it, {r} what came with the finish.
+FINISH_ATTEMPT = (
+    f"INSERT INTO attempt ({', '.join(_FINISHED_ATTEMPT)}) SELECT {{job}}org, {{job}}document_id, {{job}}key, "
+    "{job}generation, {job}claims, {job}attempts, TRUE, {r}token, {r}stage, {r}worker, {job}claimed_ms, $1, 'done', "
+    f"'{WHY_DONE}' "
+)
+FINISH_DOCUMENT = (
+    "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
+    "error_meta = NULL "
+)
 
 
 def excluded(columns: dict[str, str], *keys: str) -> str:
@@ -345,6 +369,11 @@ class Dialect(ABC):
     SLOTS: str
     PARKED: str
     UNPARK: str
+
+    @abstractmethod
+    def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
+        """End jobs whose every stage is saved: the job, its history and its document. Rows of FINISH; the ordinals
+        that were still ours."""
 
     @abstractmethod
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
+    FINISH,
+    FINISH_ATTEMPT,
+    FINISH_DOCUMENT,
+    FINISH_SET,
     IN_SERVICE,
     JOB_COLUMNS,
     NEW_ATTEMPT,
@@ -102,6 +108,14 @@ class PostgresDialect(Dialect):
     )
     FENCE_SAVE = _fence(FENCE_SAVE, SAVE_SET)
     FENCE_SETTLE = _fence(FENCE_SETTLE, SETTLE_SET, "AND (NOT r.expired_only OR j.lease_until_ms < $1)")
+    _FINISH = (
+        f"WITH done AS (UPDATE job j SET {FINISH_SET.replace('{r}', 'r.')} FROM {_unnest(FINISH, 1)} "
+        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token RETURNING r.ord, r.token, r.stage, r.worker, j.org, "
+        "j.document_id, j.key, j.generation, j.claims, j.attempts, j.claimed_ms), "
+        f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
+        f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "
+        "AND d.org = done.org AND d.id = done.document_id) SELECT ord FROM done"
+    )
     #: A locked row is being saved or settled right now, and a save renews the lease itself.
     BEAT = (
         f"WITH r AS (SELECT * FROM {_unnest({'id': 'bigint', 'token': 'bigint'}, 1)}), "
@@ -147,6 +161,9 @@ class PostgresDialect(Dialect):
         "FROM ready, document d WHERE j.org = ready.org AND j.id = ready.id AND d.org = j.org AND d.id = j.document_id "
         f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}"
     )
+
+    def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
+        return (yield Query(self._FINISH, (now_ms,), finished))
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
         return (

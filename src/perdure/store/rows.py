@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from perdure.core.model import POLICY_HOOK, Job, Policy, State
 from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Retry, hold_delay_ms
 from perdure.store.base import Row
-from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS
+from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
     EmittedRow,
     ItemOutput,
@@ -82,7 +82,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     holds, suspect, delay_ms = j.holds, j.suspect, 0
     match op.outcome:
         case Done():
-            state, suspect = State.DONE, False
+            raise AssertionError("what is finished is written by the dialect's `finish`")
         case Dead(charged=charged, crashes=crashes):
             state = State.DEAD
             attempts -= not charged
@@ -102,11 +102,16 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             assert_never(op.outcome)
     if state is State.QUEUED and j.limit_key is not None:
         state = State.PARKED  # back under its limit: whoever fills, counts under the limit's lock
-    terminal = state in (State.DONE, State.DEAD)
+    terminal = state is State.DEAD
     return (
         ordinal, j.org, j.id, j.token, op.expired_only, str(state), op.stage, op.lane, delay_ms, attempts, postpones,
         postponed_ms, releases, crashes, holds, suspect, terminal,
     )  # fmt: skip
+
+
+def finish(ordinal: int, op: Settle) -> Row:
+    j = op.job
+    return (ordinal, j.org, j.id, j.token, op.stage, j.worker)
 
 
 def saved_key(j: Job, out: StageOutput) -> Row:
@@ -184,12 +189,10 @@ def cancelled(j: Job, reason: str, now_ms: int) -> Row:
 
 
 def document_end(op: Settle, now_ms: int) -> Row | None:
-    """The document ends with its main job; a follow-up job's end is its own."""
+    """A document dies with its main job; a follow-up job's end is its own."""
     if "/" in op.job.key:
         return None
     match op.outcome:
-        case Done():
-            return (op.job.org, op.job.document_id, "done", now_ms, None, None, None)
         case Dead(failure=failure):
             meta = {
                 "stage": failure.stage,
@@ -232,7 +235,7 @@ def _told(op: Settle) -> tuple[str, bool, int | None, str]:
     """An outcome in the words of history: name, charged, delay, why."""
     match op.outcome:
         case Done():
-            return "done", True, None, "every stage is saved"
+            return "done", True, None, WHY_DONE
         case Retry(delay_ms=delay_ms, why=why):
             return "retry", True, delay_ms, why
         case Later(delay_ms=delay_ms, why=why):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from heapq import nsmallest
 
 from perdure.store.base import Query, Row, Steps
@@ -11,6 +12,10 @@ from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
+    FINISH,
+    FINISH_ATTEMPT,
+    FINISH_DOCUMENT,
+    FINISH_SET,
     IN_SERVICE,
     JOB_COLUMNS,
     NEW_ATTEMPT,
@@ -80,6 +85,19 @@ class SqliteDialect(Dialect):
         "AND (NOT {r}expired_only OR lease_until_ms < $1) RETURNING {r}ord",
         FENCE_SETTLE,
     )
+    _FINISH = _bind(
+        f"UPDATE job SET {FINISH_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "
+        "RETURNING {r}ord",
+        FINISH,
+    )
+    _FINISH_ATTEMPT = _bind(
+        f"{FINISH_ATTEMPT} FROM job j WHERE j.id = {{r}}id ON CONFLICT DO NOTHING".replace("{job}", "j."),
+        FINISH,
+    )
+    _FINISH_DOCUMENT = (
+        f"{FINISH_DOCUMENT} WHERE (d.org, d.id) = "
+        "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id)"
+    )
     BEAT = (
         "UPDATE job SET lease_until_ms = $1 + lease_ms, beat_ms = $1 "
         "WHERE id = $2 AND token = $3 AND state = 'running'"
@@ -113,6 +131,15 @@ class SqliteDialect(Dialect):
         f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j "
         "JOIN document d ON d.org = j.org AND d.id = j.document_id WHERE j.id = $1"
     )
+
+    def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
+        accepted = yield Query(self._FINISH, (now_ms,), [row[:-1] for row in finished])
+        ours = {row[0] for row in accepted}
+        kept = [row for row in finished if row[0] in ours]
+        if kept:
+            yield Query(self._FINISH_ATTEMPT, (now_ms,), kept)
+            yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2],) for row in kept])
+        return accepted
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
         pairs = yield Query(self._PAIRS, (json.dumps(claim.queues),))
