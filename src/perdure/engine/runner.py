@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class Journey:
     started_ms: int
     stage: str
     lane: str
+    leave: Callable[[Journey], None]  # to be told when its stages are through
     file: Path | None = None
     folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
@@ -78,6 +79,7 @@ class Journey:
     stage_started_ms: int = 0
     stopping: bool = False
     revoked: bool = False
+    left: bool = False  # its stages are through
 
 
 class Runner:
@@ -102,12 +104,11 @@ class Runner:
         self.lanes_down: frozenset[str] = frozenset()
         self.cells = True  # tests may want every stage in this process
 
-    def begin(self, claimed: Claimed, slot: int) -> Journey:
-        """A journey that has not set out yet."""
+    def begin(self, claimed: Claimed, slot: int, leave: Callable[[Journey], None]) -> Journey:
+        """A journey that has not set out yet; `leave` is told when its stages are through."""
         job = claimed.job
-        return Journey(
-            job, Document(claimed.document, LocalFile(None)), slot, {}, monotonic_ms(), job.stage, job.lane
-        )
+        document = Document(claimed.document, LocalFile(None))
+        return Journey(job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave)
 
     async def run(self, journey: Journey, claimed: Claimed) -> None:
         """Until the job is settled, or not ours any more."""
@@ -220,6 +221,7 @@ class Runner:
             rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql,
         )  # fmt: skip
         if following is None:
+            journey.leave(journey)
             kept = await self.store.settle(Settle(job, Done(), stage.name, stage.lane, save=save))
         else:
             kept = await self.store.save(save)
@@ -283,6 +285,7 @@ class Runner:
 
     async def _settle(self, journey: Journey, result: Result) -> None:
         ending = outcome(journey.job, result)
+        journey.leave(journey)
         settle = Settle(journey.job, ending, journey.stage, journey.lane)
         try:
             kept = await self.store.settle(settle)

@@ -69,6 +69,11 @@ class Slate:
 
     # --- the worker's side -----------------------------------------------------------------------
 
+    @property
+    def room(self) -> int:
+        """How many more jobs can be noted."""
+        return len(self._free)
+
     def take(self, job_id: int, token: int, lease_ms: int, now_ms: int) -> int:
         """Note a claimed job; its slot."""
         slot = self._free.pop()

@@ -1,7 +1,9 @@
 """The claim loop: slots, wake-ups, graceful stop. What happens to a claimed job is the runner's business.
 
 Suspect jobs have slots of their own, as many again: they run one by one in cells, must not wait behind a full worker
-and must not keep others from running.
+and must not keep others from running. A job whose stages are through and that only waits for its end to be committed
+takes no slot any more, so the claim of its successor rides in the same commit; with two claims under way the database
+works on one half of the slots while the stages of the other half run.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from perdure.core.events import WorkerStarted, WorkerStopped
 from perdure.core.token import new_token
@@ -20,10 +23,24 @@ from perdure.store.base import Store
 from perdure.store.operations import Claim
 from perdure.store.records import Claimed
 
+ASKS_MAX = 2  # claims under way
+START_MAX = 250  # jobs that are started at a go, before whatever they have to commit is let through
 POLL_S = 1.0
 LOOK_S = 0.25
 LANES_S = 1.0
 GRACE_S = 10.0
+
+
+@dataclass(slots=True)
+class Slots:
+    """Numbers of slots."""
+
+    jobs: int = 0
+    suspects: int = 0
+
+    def add(self, jobs: int, suspects: int) -> None:
+        self.jobs += jobs
+        self.suspects += suspects
 
 
 class Worker:
@@ -45,7 +62,10 @@ class Worker:
         self._tasks: dict[asyncio.Task[None], Journey] = {}
         self._hurry = asyncio.Event()
         self._idle = False
-        self._suspects = 0  # of those in hand
+        self._asks: set[asyncio.Task[None]] = set()
+        self._missed = False  # there may be work, but all asks were out
+        self._busy = Slots()  # taken, with those asked for
+        self._reserved = Slots()  # asked for and not answered yet
         self.claimed = 0
         self.grace_s = GRACE_S
 
@@ -57,12 +77,15 @@ class Worker:
         try:
             while not self.stopping.is_set():
                 self._turn.clear()
-                if not await self.claim():
-                    await self._wait()
+                self._ask()
+                await self._wait()
+            if self._asks:  # what they bring is in hand, and given back like the rest
+                await asyncio.wait(self._asks)
             await self._drain()
             self.runner.events.publish(WorkerStopped(self.id))
         finally:
-            look.cancel()
+            for task in (look, *self._asks):
+                task.cancel()
             if unlisten is not None:
                 with suppress(StoreError):
                     await unlisten()
@@ -81,21 +104,49 @@ class Worker:
         for journey in self._tasks.values():
             journey.stopping = True
 
+    def _ask(self) -> None:
+        """One claim more, unless enough are under way; one that only looks for suspects goes alone."""
+        if self._asks and (len(self._asks) >= ASKS_MAX or self._free()[0] <= 0):
+            self._missed = True
+            return
+        ask = asyncio.create_task(self._answered(), name="perdure-claim")
+        self._asks.add(ask)
+
+    async def _answered(self) -> None:
+        again = await self.claim()
+        self._asks -= {asyncio.current_task()}
+        if again or self._missed:
+            self._missed = False
+            self._turn.set()
+
+    def _free(self) -> tuple[int, int]:
+        """Slots for jobs and for suspects that are neither taken nor asked for; as many as the slate has lines."""
+        lines = self.slate.room - self._reserved.jobs - self._reserved.suspects
+        free = min(self.concurrency - self._busy.jobs - self._reserved.jobs, lines)
+        return max(free, 0), max(
+            min(self.concurrency - self._busy.suspects - self._reserved.suspects, lines - free), 0
+        )
+
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
-        suspects = self._suspects
-        free, room = self.concurrency - (len(self._tasks) - suspects), self.concurrency - suspects
-        if free <= 0 and room <= 0:
+        free, room = self._free()
+        if not free and not room:
             return False
-        claim = Claim(self.id, self.queues, new_token(), max(free, 0), max(room, 0), self._idle)
+        # with another ask under way nobody knows what the store will have been told
+        idle = self._idle if len(self._asks) < ASKS_MAX else None
+        self._reserved.add(free, room)
         try:
-            found = await self.store.claim(claim)
+            found = await self.store.claim(Claim(self.id, self.queues, new_token(), free, room, idle))
         except StoreError:
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
-        was_idle, self._idle = self._idle, len(found) < claim.limit + claim.suspects
-        for claimed in found:
+        finally:
+            self._reserved.add(-free, -room)
+        was_idle, self._idle = self._idle, len(found) < free + room
+        for number, claimed in enumerate(found, 1):
             self._start(claimed)
+            if number % START_MAX == 0:
+                await asyncio.sleep(0)
         # once more right after falling idle: what was added before we were marked idle woke nobody
         return len(found) >= free > 0 or (self._idle and not was_idle)
 
@@ -117,16 +168,26 @@ class Worker:
         job = claimed.job
         self.claimed += 1
         slot = self.slate.take(job.id, job.token, job.lease_ms, monotonic_ms())
-        journey = self.runner.begin(claimed, slot)
+        journey = self.runner.begin(claimed, slot, self._leave)
         journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
         self._tasks[task] = journey
-        self._suspects += job.suspect
+        self._count(journey, 1)
         task.add_done_callback(self._ended)
+
+    def _count(self, journey: Journey, number: int) -> None:
+        self._busy.add(0, number) if journey.job.suspect else self._busy.add(number, 0)
+
+    def _leave(self, journey: Journey) -> None:
+        """Its stages are through: the slot is free."""
+        if not journey.left:
+            journey.left = True
+            self._count(journey, -1)
+            self._turn.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         journey = self._tasks.pop(task)
-        self._suspects -= journey.job.suspect
+        self._leave(journey)
         self.slate.free(journey.slot)
         self._turn.set()
         if not task.cancelled():

@@ -112,7 +112,7 @@ class Claim:
     token: int
     limit: int
     suspects: int = 0
-    idle: bool = False  # the worker is already marked as one that waits for work
+    idle: bool | None = False  # whether the worker is marked as one that waits for work; None: nobody knows
 
 
 @frozen
