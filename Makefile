@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= auto
 SEEDS  ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench sim faults clean
+.PHONY: help setup demo test check format bench peers sim faults clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +43,14 @@ format: setup ## let ruff format and fix what it can
 bench: setup ## measure both stores, each rate beside the bare driver in the same run
 	@$(BIN)/perdure bench
 
+peers: $(PEERS)/.installed ## measure others (pgqueuer, huey, DBOS) on this machine, in an environment of their own
+	@$(PEERS)/bin/python benchmarks/peers.py
+
+$(PEERS)/.installed: benchmarks/peers-requirements.txt
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default)
 	SEEDS=$(SEEDS) $(PYTEST) -n $(JOBS) --maxprocesses=8 --timeout=3600 -q tests/sim
 
@@ -50,4 +59,4 @@ faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
 
 clean: ## remove .venv and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
