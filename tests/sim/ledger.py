@@ -159,6 +159,10 @@ class Ledger:
         self._check_history(database)
         if orphans := database.execute("PRAGMA foreign_key_check").fetchall():
             raise Violation(f"orphan rows: {orphans}")
+        for table in ("saved", "item", "emitted", "attempt"):
+            lost = f"SELECT org, document_id FROM {table} EXCEPT SELECT org, id FROM document"
+            if orphans := database.execute(lost).fetchall():
+                raise Violation(f"orphan rows in {table}: {orphans}")
         open_jobs = database.execute("SELECT key, state FROM job WHERE finished_ms IS NULL").fetchall()
         if open_jobs:
             raise Violation(f"jobs that never ended: {open_jobs}")

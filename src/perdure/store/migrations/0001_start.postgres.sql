@@ -146,13 +146,12 @@ CREATE TABLE attempt (
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 );
 
--- Checkpoints.
+-- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
   org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL, stage text COLLATE "C" NOT NULL, generation int NOT NULL,
   version int NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
   size bigint NOT NULL, inline bytea, blob text COLLATE "C", token bigint NOT NULL, saved_ms bigint NOT NULL, duration_ms bigint NOT NULL,
-  PRIMARY KEY (org, document_id, pipeline, stage, generation),
-  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+  PRIMARY KEY (org, document_id, pipeline, stage, generation)
 );
 CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;
 CREATE TABLE item (
@@ -164,8 +163,7 @@ CREATE INDEX item_blob ON item (blob) WHERE blob IS NOT NULL;
 CREATE TABLE emitted (
   org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, data bytea NOT NULL,
   pipeline text NOT NULL, stage text NOT NULL, fingerprint text NOT NULL, generation int NOT NULL, written_ms bigint NOT NULL,
-  PRIMARY KEY (org, document_id, name, key),
-  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+  PRIMARY KEY (org, document_id, name, key)
 );
 
 -- What operators did.

@@ -139,13 +139,12 @@ CREATE TABLE attempt (
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 ) WITHOUT ROWID;
 
--- Checkpoints.
+-- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
   org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL,
   version integer NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
   size integer NOT NULL, inline blob, blob text, token integer NOT NULL, saved_ms integer NOT NULL, duration_ms integer NOT NULL,
-  PRIMARY KEY (org, document_id, pipeline, stage, generation),
-  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+  PRIMARY KEY (org, document_id, pipeline, stage, generation)
 );
 CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;
 CREATE TABLE item (
@@ -157,8 +156,7 @@ CREATE INDEX item_blob ON item (blob) WHERE blob IS NOT NULL;
 CREATE TABLE emitted (
   org text NOT NULL, document_id text NOT NULL, name text NOT NULL, key text NOT NULL, data blob NOT NULL,
   pipeline text NOT NULL, stage text NOT NULL, fingerprint text NOT NULL, generation integer NOT NULL, written_ms integer NOT NULL,
-  PRIMARY KEY (org, document_id, name, key),
-  FOREIGN KEY (org, document_id) REFERENCES document (org, id)
+  PRIMARY KEY (org, document_id, name, key)
 );
 
 -- What operators did.
