@@ -111,6 +111,7 @@ class Keeper:
     async def _give_up(self) -> None:
         """Give up, by our own clock, what could not be renewed for two thirds of its lease; no beat delays this."""
         now_ms = monotonic_ms()
+        self.slate.kept(now_ms)
         for one in self.slate.held():
             if now_ms - one.renewed_ms > one.lease_ms * 2 // 3:
                 self.slate.revoke(one)

@@ -17,6 +17,8 @@ from perdure.core.frozen import frozen
 FIELDS = 8
 TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED, USED = range(FIELDS)
 SLOTS_MAX = 4096
+KEPT = SLOTS_MAX * FIELDS * 8  # behind the slots: when the keeper was last at work
+SIZE = KEPT + 8
 _WORD = struct.Struct("<q")
 _SLOT = struct.Struct(f"<{FIELDS}q")
 _TAKEN = struct.Struct("<7q")  # from JOB on
@@ -49,7 +51,7 @@ class Slate:
     @classmethod
     def private(cls) -> Slate:
         """For a keeper in a thread of the same process."""
-        return cls(bytearray(SLOTS_MAX * _SLOT.size))
+        return cls(bytearray(SIZE))
 
     @classmethod
     def shared(cls) -> Slate:
@@ -59,13 +61,13 @@ class Slate:
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, SLOTS_MAX * _SLOT.size)
-        return cls(mmap.mmap(fd, SLOTS_MAX * _SLOT.size), fd)
+        os.ftruncate(fd, SIZE)
+        return cls(mmap.mmap(fd, SIZE), fd)
 
     @classmethod
     def attached(cls, fd: int) -> Slate:
         """The slate that the parent process made."""
-        return cls(mmap.mmap(fd, SLOTS_MAX * _SLOT.size), fd)
+        return cls(mmap.mmap(fd, SIZE), fd)
 
     # --- the worker's side -----------------------------------------------------------------------
 
@@ -104,18 +106,31 @@ class Slate:
         self._put(slot, TOKEN, 0)
         self._free.append(slot)
 
+    def unkept_ms(self, now_ms: int) -> int:
+        """For how long nobody has kept our leases; 0 where nobody ever did, as in a worker driven by hand."""
+        kept_ms = int(_WORD.unpack_from(self._memory, KEPT)[0])
+        return now_ms - kept_ms if kept_ms else 0
+
+    def lapsing(self, slot: int, now_ms: int) -> bool:
+        """Whether two thirds of the lease are over without a renewal."""
+        return now_ms - self._get(slot, RENEWED) > self._get(slot, LEASE) * 2 // 3
+
     # --- the keeper's side -----------------------------------------------------------------------
 
     def held(self) -> list[Held]:
         """Every job in hand; a slot that is being written at this moment is left out."""
         found = []
-        for slot, whole in enumerate(_SLOT.iter_unpack(self._memory[:])):
+        for slot, whole in enumerate(_SLOT.iter_unpack(self._memory[:KEPT])):
             token, job_id, lease_ms, started, deadline_ms, renewed_ms, _, used = whole
             if not used:
                 break
             if token and token == self._get(slot, TOKEN):
                 found.append(Held(slot, token, job_id, lease_ms, bool(started), deadline_ms, renewed_ms))
         return found
+
+    def kept(self, now_ms: int) -> None:
+        """The keeper is at work."""
+        _WORD.pack_into(self._memory, KEPT, now_ms)
 
     def beaten(self, held: Held, now_ms: int) -> None:
         """The keeper renewed the lease, if the slot is still that job's."""

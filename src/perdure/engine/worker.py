@@ -29,6 +29,7 @@ POLL_S = 1.0
 LOOK_S = 0.25
 LANES_S = 1.0
 GRACE_S = 10.0
+UNKEPT_MS = 3_000
 
 
 @dataclass(slots=True)
@@ -73,7 +74,10 @@ class Worker:
         """Until `stop` is called; then running stages have their grace, and the rest gives its attempt back."""
         self.runner.events.publish(WorkerStarted(self.id, self.queues, self.concurrency))
         unlisten = await self._listen()
-        look = asyncio.create_task(self._look(), name="perdure-look")
+        watching = [
+            asyncio.create_task(self._look(), name="perdure-look"),
+            asyncio.create_task(self._tend(), name="perdure-tend"),
+        ]
         try:
             while not self.stopping.is_set():
                 self._turn.clear()
@@ -84,7 +88,7 @@ class Worker:
             await self._drain()
             self.runner.events.publish(WorkerStopped(self.id))
         finally:
-            for task in (look, *self._asks):
+            for task in (*watching, *self._asks):
                 task.cancel()
             if unlisten is not None:
                 with suppress(StoreError):
@@ -121,6 +125,8 @@ class Worker:
 
     def _free(self) -> tuple[int, int]:
         """Slots for jobs and for suspects that are neither taken nor asked for; as many as the slate has lines."""
+        if self.slate.unkept_ms(monotonic_ms()) > UNKEPT_MS:
+            return 0, 0  # the keeper is frozen: nobody would renew what we took
         lines = self.slate.room - self._reserved.jobs - self._reserved.suspects
         free = min(self.concurrency - self._busy.jobs - self._reserved.jobs, lines)
         return max(free, 0), max(
@@ -204,20 +210,28 @@ class Worker:
             return None  # polling serves
 
     async def _look(self) -> None:
-        """Drop what the keeper gave up; know which lanes are down."""
-        looked_s = -LANES_S
-        loop = asyncio.get_running_loop()
+        """Drop what the keeper gave up; asks nobody, so that a store that does not answer cannot delay it."""
         while True:
             for task, journey in list(self._tasks.items()):
-                if self.slate.revoked(journey.slot) and not journey.revoked:
+                if not journey.revoked and self._lost(journey.slot):
                     journey.revoked = True
                     task.cancel()
-            if loop.time() - looked_s >= LANES_S:
-                looked_s = loop.time()
-                with suppress(StoreError):
-                    await self.store.tend()
-                    await self.refresh_lanes()
             await asyncio.sleep(LOOK_S)
+
+    async def _tend(self) -> None:
+        """Keep connections up; know which lanes are down."""
+        while True:
+            with suppress(StoreError):
+                await self.store.tend()
+                await self.refresh_lanes()
+            await asyncio.sleep(LANES_S)
+
+    def _lost(self, slot: int) -> bool:
+        """Whether the keeper gave the job up, or would have, were it not frozen itself."""
+        now_ms = monotonic_ms()
+        return self.slate.revoked(slot) or (
+            self.slate.unkept_ms(now_ms) > UNKEPT_MS and self.slate.lapsing(slot, now_ms)
+        )
 
     async def refresh_lanes(self) -> None:
         """Read which lanes are down."""

@@ -27,6 +27,15 @@ SESSION = (
 #: The writing connection repeats a few statements that all reach their rows by key; a planner that looks at young or
 #: stale statistics each time would rather read whole tables, and planning costs more than a small flush.
 WRITER_SESSION = f"{SESSION}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
+#: A client that is frozen between the two messages of a statement (prepare, run) is not idle to the server: neither of
+#: the timeouts above ends its transaction, so whoever lives does. Ours are those that go by the same name.
+END_FROZEN = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND usename = current_user AND application_name = current_setting('application_name') AND state = 'active' "
+    "AND wait_event = 'ClientRead' AND xact_start IS NOT NULL AND state_change < clock_timestamp() - interval '5 s'"
+)
+END_FROZEN_S = 1.0
+NAME = "perdure"
 CONNECT_S = 5.0
 POOL_MAX = 4
 #: A link that went silent tells nobody; without this the kernel would wait for a quarter of an hour.
@@ -37,8 +46,9 @@ class PostgresDriver:
     """The database at `url`."""
 
     def __init__(self, url: str, direct_url: str | None = None) -> None:
-        self.url = url
-        self.direct_url = direct_url or url
+        self.url = named(url)
+        self.direct_url = named(direct_url or url)
+        self._ended_s = 0.0
         self.dialect = PostgresDialect()
         self._writer: asyncpg.Connection | None = None
         self._pool: asyncpg.Pool | None = None
@@ -186,8 +196,11 @@ class PostgresDriver:
         return {row[0] for row in rows} & set(numbers)
 
     async def tend(self) -> None:
-        async with self._direct_connection():
-            return
+        async with self._direct_connection() as connection:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._ended_s >= END_FROZEN_S:
+                self._ended_s = now_s
+                await connection.execute(END_FROZEN)
 
     async def up_for_s(self) -> float:
         async with self._direct_connection() as connection:
@@ -220,6 +233,13 @@ class PostgresDriver:
     def _notified(self, *_: object) -> None:
         for heard in self._heard:
             heard()
+
+
+def named(url: str) -> str:
+    """The address with a name for our sessions, unless it gives one."""
+    if "application_name=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}application_name={NAME}"
 
 
 async def _set_up(connection: Any) -> None:

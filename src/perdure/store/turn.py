@@ -25,6 +25,7 @@ PATIENCE_S = 15.0
 FROZEN_S = 3.0  # after which a stopped worker is ended
 STUCK_S = 10.0  # after which one that runs, but does not get on, is
 LOOK_S = 0.25
+NAME = "perdure-worker"  # at most 15 characters
 
 _NOTE = re.compile(rb"(\d+) (\d+) (\w+)")
 _LOCK = re.compile(r"\d+: FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
@@ -64,6 +65,9 @@ class Turn:
 def may_be_ended() -> None:
     """This process is a worker: should it keep its turn for too long, whoever waits may end it."""
     Turn.role = "worker"
+    # so that it is known for a worker even if it is frozen before it could write that down
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(NAME)
 
 
 def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
@@ -82,10 +86,12 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
 
     threading.Thread(target=wait, name="perdure-turn", daemon=True).start()
     give_up_s = time.monotonic() + patience_s
+    stopped: dict[int, float] = {}
     while (left_s := give_up_s - time.monotonic()) > 0:
         with suppress(Empty):
             return answer.get(timeout=min(LOOK_S, left_s))
         end_if_stuck(path)
+        end_if_frozen(path, stopped)
     with deciding:
         given_up.set()
     if not answer.empty():
@@ -109,6 +115,19 @@ def end_if_stuck(path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def end_if_frozen(path: Path, stopped: dict[int, float]) -> None:
+    """End the worker that has the turn by the kernel's word and was found stopped for too long, whatever it wrote down.
+
+    `stopped` is since when a holder was found stopped at every look.
+    """
+    pid, now_s = holder(path), time.monotonic()
+    if pid is None or pid == os.getpid() or _state(pid) not in ("T", "t") or _name(pid) != NAME:
+        stopped.clear()
+    elif now_s - stopped.setdefault(pid, now_s) > FROZEN_S:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def holder(path: Path) -> int | None:
     """The process that has the turn, by the kernel's word where it can be asked, otherwise by the file's."""
     try:
@@ -117,6 +136,14 @@ def holder(path: Path) -> int | None:
         note = _NOTE.match(path.read_bytes())
         return int(note[1]) if note else None
     return next((int(pid) for pid, of in _LOCK.findall(locks) if int(of) == inode), None)
+
+
+def _name(pid: int) -> str:
+    """What the process calls itself; empty when unknown."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _state(pid: int) -> str:
