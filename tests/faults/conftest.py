@@ -9,6 +9,8 @@ import pytest
 
 from tests.faults.fleet import Fleet
 
+pytest.register_assert_rewrite("tests.faults.flow", "tests.faults.resuming")
+
 
 @pytest.fixture
 def fleet(store_url: str, tmp_path: Path) -> Iterator[Fleet]:

@@ -24,12 +24,13 @@ from perdure.app import AsyncPerdure, Portal
 from perdure.store.base import Query, Row, Steps
 from perdure.store.records import Attempt, Status, Tally
 from tests.faults import stages
-from tests.faults.process import LOG_TAIL, PATIENCE_S, WorkerProcess, alive
+from tests.faults.process import LOG_TAIL, PATIENCE_S, WorkerProcess, alive, stopped
 from tests.faults.record import DIRECTORY_VARIABLE, WORKER_VARIABLE, Line, gate_path, read_ledger
 
 ROOT = Path(__file__).parents[2]
 LOOK_S = 0.02
 SERVER_OLD_S = 10.5
+LOGS_SHOWN = 8
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Fleet:
         self._portal = Portal()
         try:
             self.ask(self.app.start())
-            self._query("CREATE TABLE effect (document text, stage text, run text)")
+            self.query("CREATE TABLE effect (document text, stage text, run text)")
             if self.server_old:
                 self.wait(
                     lambda: self.ask(self.app.store.up_for_s()) >= SERVER_OLD_S, "the server to be old enough"
@@ -67,19 +68,18 @@ class Fleet:
         with suppress(Exception):
             self.ask(self.app.close())
         self._portal.close()
-        for worker in self.workers:  # pytest shows it where a test fails
-            print(
-                f"--- worker {worker.number} (pid {worker.pid}) said at the end:\n{worker.said[-LOG_TAIL:]}"
-            )
+        for worker in self.workers[-LOGS_SHOWN:]:  # pytest shows it where a test fails
+            who = f"worker {worker.number} (pid {worker.pid})"
+            print(f"--- {who} said at the end:\n{worker.said[-LOG_TAIL:]}")
 
     # --- processes -------------------------------------------------------------------------------
 
     def start(
-        self, app: str, *, concurrency: int = 20, ready: bool = True, **environment: str
-    ) -> WorkerProcess:
+        self, app: str, *, concurrency: int = 20, ready: bool = True, module: str = "perdure", **environment: str
+    ) -> WorkerProcess:  # fmt: skip
         """A worker that runs `stages.{app}` (or any MODULE:APP); with `ready`, registered before this returns."""
         target = app if ":" in app else f"{stages.__name__}:{app}"
-        arguments = ["-m", "perdure", "worker", target, "--concurrency", str(concurrency)]
+        arguments = ["-m", module, "worker", target, "--concurrency", str(concurrency)]
         worker = self.run(arguments, environment)
         if ready:
             ending = f":{worker.pid}"
@@ -136,6 +136,7 @@ class Fleet:
         pids = [process.pid for process in worker.processes]
         with self._own_turn():
             worker.signal(signal.SIGSTOP, pids)
+            self.wait(lambda: all(stopped(pid) for pid in pids), "the worker to be frozen")
         return pids
 
     @contextmanager
@@ -161,7 +162,7 @@ class Fleet:
         return self.ask(self.app.status(self.ids[name]))
 
     def statuses(self) -> dict[str, Status]:
-        found = self.ask(self.app.documents(limit=1_000))
+        found = self.ask(self.app.documents(limit=10_000))
         return {status.name: status for status in found}
 
     def attempts(self, name: str) -> list[Attempt]:
@@ -173,7 +174,7 @@ class Fleet:
 
     def effects(self) -> list[tuple[str, str, str]]:
         """The table that stages' own statements write: (document, stage, run)."""
-        return [(r[0], r[1], r[2]) for r in self._query("SELECT document, stage, run FROM effect")]
+        return [(r[0], r[1], r[2]) for r in self.query("SELECT document, stage, run FROM effect")]
 
     @property
     def ledger(self) -> list[Line]:
@@ -240,7 +241,7 @@ class Fleet:
         assert self._portal is not None, "the fleet is not open"
         return self._portal.call(work)
 
-    def _query(self, sql: str) -> list[Row]:
+    def query(self, sql: str) -> list[Row]:
         def steps() -> Steps[list[Row]]:
             return (yield Query(sql))
 

@@ -28,6 +28,14 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
+def stopped(pid: int) -> bool:
+    """Whether it is frozen by now, or gone."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 class WorkerProcess:
     """Made by `Fleet.start`."""
 

@@ -10,11 +10,13 @@ import asyncio
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from perdure import Context, Document, Result, Row
+from perdure.engine.result import SpawnDocument
 
 DIRECTORY_VARIABLE = "FAULTS_DIRECTORY"
 WORKER_VARIABLE = "FAULTS_WORKER"
@@ -29,6 +31,7 @@ class Line:
     """One event of one run of a stage. `at_s` is monotonic, which all processes of a machine share."""
 
     at_s: float
+    worker: int
     pid: int
     document: str
     stage: str
@@ -52,8 +55,8 @@ def read_ledger(within: Path) -> list[Line]:
         return []
     lines = []
     for text in path.read_text().splitlines():
-        at_s, pid, document, stage, run, event = text.split("\t")
-        lines.append(Line(float(at_s), int(pid), document, stage, run, event))
+        at_s, worker, pid, document, stage, run, event = text.split("\t")
+        lines.append(Line(float(at_s), int(worker), int(pid), document, stage, run, event))
     return lines
 
 
@@ -67,7 +70,8 @@ class Run:
         self.note("start")
 
     def note(self, event: str) -> None:
-        line = f"{time.monotonic():.6f}\t{os.getpid()}\t{self.document}\t{self.stage}\t{self.id}\t{event}\n"
+        who = f"{os.environ[WORKER_VARIABLE]}\t{os.getpid()}"
+        line = f"{time.monotonic():.6f}\t{who}\t{self.document}\t{self.stage}\t{self.id}\t{event}\n"
         fd = os.open(directory() / "ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(fd, line.encode())
@@ -77,24 +81,28 @@ class Run:
     def at(self, place: str) -> None:
         """Note the place; wait while its gate is shut. For stages that are plain functions."""
         self.note(place)
-        while self._shut(place):
+        while self.shut(place):
             time.sleep(LOOK_S)
 
     async def at_async(self, place: str) -> None:
         """The same for async stages."""
         self.note(place)
-        while self._shut(place):
+        while self.shut(place):
             await asyncio.sleep(LOOK_S)
 
     def emit(self, ctx: Context, what: str) -> None:
         """A row under a natural key, that names this run."""
         ctx.emit(Row("effect", stage=what, data=self.id))
 
-    def finish(self, ctx: Context, value: T) -> Result[T]:
+    def finish(
+        self, ctx: Context, value: T, *, spawn: Sequence[SpawnDocument] = (), sql: Sequence[str] = ()
+    ) -> Result[T]:
         """The stage's value, with a row and a statement on a table that would show any duplicate."""
         self.emit(ctx, self.stage)
         self.note("end")
-        return Result(value, sql=[(INSERT_EFFECT, (self.document, self.stage, self.id))])
+        effect = (INSERT_EFFECT, (self.document, self.stage, self.id))
+        return Result(value, spawn=spawn, sql=[effect, *((statement, ()) for statement in sql)])
 
-    def _shut(self, place: str) -> bool:
+    def shut(self, place: str) -> bool:
+        """Whether the gate at this place is shut for the document."""
         return gate_path(directory(), self.document, place).exists()

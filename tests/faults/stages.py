@@ -12,6 +12,7 @@ import signal
 import time
 
 from perdure import Context, Document, Perdure, Pipeline, Result
+from tests.faults import haunting, voyage
 from tests.faults.record import Run
 
 STORE_VARIABLE = "FAULTS_STORE"
@@ -231,7 +232,7 @@ def several(doc: Document, lone: int, ctx: Context) -> Result[int]:
     return run.finish(ctx, lone)
 
 
-ALL = [steps, second, deadly, greedy, slow, drowsy, stalling, pausing, brief]
+ALL = [steps, second, deadly, greedy, slow, drowsy, stalling, pausing, brief, *voyage.ALL, *haunting.ALL]
 
 
 def _app(*pipelines: Pipeline) -> Perdure:
@@ -244,3 +245,5 @@ seconds = _app(second)
 crashing = _app(deadly, greedy)
 late = _app(slow, drowsy, stalling, pausing)
 leased = _app(brief)
+travelling = _app(*voyage.ALL)
+haunted = _app(second, *haunting.ALL)

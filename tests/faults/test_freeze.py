@@ -12,7 +12,7 @@ from tests.faults.fleet import Fleet
 LEASE_S = 2
 
 
-@pytest.mark.parametrize("first", ["child", "everything"])
+@pytest.mark.parametrize("first", ["everything", pytest.param("child", marks=pytest.mark.long)])
 def test_late_writes_are_refused_and_counted(fleet: Fleet, first: str) -> None:
     """One document is frozen in the last line of a stage, one between the items of another.
 

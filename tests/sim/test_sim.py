@@ -1,37 +1,76 @@
 """Hundreds of seeded worlds in which nothing may go wrong, and planted bugs that must be found in them.
 
-`make sim SEEDS=20000` plays more; a seed that fails is replayed with `simulate(seed)`.
+`make sim SEEDS=20000` plays more. A seed that fails is replayed, with everything that happened in it, by
+`python -m tests.sim SEED`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 
-from tests.sim.mutations import MUTATIONS, Mutation
+from perdure.service import AsyncPerdure
+from tests.sim.clients import READS, VERBS
+from tests.sim.coverage import HAPPENS
+from tests.sim.mutations import BUGS, Bug
+from tests.sim.promises import PROMISES
 from tests.sim.run import simulate
 
 SEEDS = int(os.environ.get("SEEDS", "500"))
-CHUNK = 25
+CHUNK = 50
 CAUGHT_WITHIN = 200
+TRACE = "import sys; from tests.sim.test_sim import trace; print(trace(int(sys.argv[1])))"
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_seed_breaks_a_promise(first: int) -> None:
-    stories = [simulate(seed) for seed in range(first, min(first + CHUNK, SEEDS))]
-    assert [story for story in stories if story.error] == []
-    assert sum(story.documents for story in stories) > len(stories)
+    seen: Counter[str] = Counter()
+    seeds = range(first, min(first + CHUNK, SEEDS))
+    for seed in seeds:
+        story = simulate(seed)
+        assert story.error is None, f"{story.error}; replay it with: python -m tests.sim {seed}"
+        seen += story.seen
+    blind = [what for what in HAPPENS if not seen[what]] if len(seeds) == CHUNK else []
+    assert not blind, f"in {CHUNK} worlds this never happened: {', '.join(blind)}"
 
 
-def test_a_seed_is_the_same_story_every_time() -> None:
-    assert [simulate(seed) for seed in (7, 8, 9)] == [simulate(seed) for seed in (7, 8, 9)]
+def trace(seed: int) -> str:
+    """All that happened, in a few digits."""
+    return hashlib.sha256("\n".join(simulate(seed, tell=True).log).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_a_seed_is_the_same_story_every_time_and_everywhere(seed: int) -> None:
+    ours = trace(seed)
+    assert trace(seed) == ours
+    assert simulate(seed).seen == simulate(seed, tell=True).seen
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(["src", "."])}
+    other = subprocess.run(
+        [sys.executable, "-c", TRACE, str(seed)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == ours
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_a_planted_bug_is_found(mutation: Mutation) -> None:
-    with mutation():
-        found = next((seed for seed in range(CAUGHT_WITHIN) if simulate(seed).error), None)
-    assert found is not None, f"{mutation.__name__} was not found within {CAUGHT_WITHIN} seeds"
+@pytest.mark.parametrize("bug", BUGS.values(), ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Bug) -> None:
+    with bug.planted():
+        broken = (simulate(seed).promise for seed in range(CAUGHT_WITHIN))
+        assert any(promise in bug.promises for promise in broken), f"not found in {CAUGHT_WITHIN} seeds"
+
+
+def test_every_promise_has_a_bug_that_breaks_it() -> None:
+    assert {promise for bug in BUGS.values() for promise in bug.promises} == PROMISES.keys()
+
+
+def test_every_verb_of_the_app_is_played() -> None:
+    verbs = {name for name, value in vars(AsyncPerdure).items() if inspect.iscoroutinefunction(value)}
+    public = {name for name in verbs if not name.startswith("_")} - {"start", "close"}
+    assert public == VERBS.keys() - {"look"} | READS

@@ -216,11 +216,12 @@ class Execution:
             items=(item,),
             rows=tuple(rows),
         )
+        asked_ms = monotonic_ms()
         if not await self.runner.store.save(save):
             raise LeaseLost("the lease passed on")
         self.journey.progressed = True
         self.progress_ms = monotonic_ms()
-        self.runner.slate.renewed(self.journey.slot, self.progress_ms)
+        self.runner.slate.renewed(self.journey.slot, asked_ms)
 
     async def _load_items(self) -> dict[str, bytes]:
         """What earlier claims saved of this stage; what cannot be read is simply not there."""

@@ -224,8 +224,9 @@ class Runner:
             journey.leave(journey)
             kept = await self.store.settle(Settle(job, Done(), stage.name, stage.lane, save=save))
         else:
+            asked_ms = monotonic_ms()
             kept = await self.store.save(save)
-            self.slate.renewed(journey.slot, monotonic_ms())
+            self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
         journey.progressed, journey.settled = True, following is None

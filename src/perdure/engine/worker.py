@@ -14,8 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from perdure.core.events import WorkerStarted, WorkerStopped
+from perdure.core.model import Job
+from perdure.core.outcome import Orphaned
 from perdure.core.token import new_token
 from perdure.engine.keeper import monotonic_ms
+from perdure.engine.recovery import recover
 from perdure.engine.runner import Journey, Runner
 from perdure.engine.slate import Slate
 from perdure.errors import StoreError
@@ -141,6 +144,7 @@ class Worker:
         # with another ask under way nobody knows what the store will have been told
         idle = self._idle if len(self._asks) < ASKS_MAX else None
         self._reserved.add(free, room)
+        asked_ms = monotonic_ms()
         try:
             found = await self.store.claim(Claim(self.id, self.queues, new_token(), free, room, idle))
         except StoreError:
@@ -150,7 +154,10 @@ class Worker:
             self._reserved.add(-free, -room)
         was_idle, self._idle = self._idle, len(found) < free + room
         for number, claimed in enumerate(found, 1):
-            self._start(claimed)
+            if monotonic_ms() - asked_ms > claimed.job.lease_ms * 2 // 3:
+                await self._give_back([one.job for one in found[number - 1 :]])
+                break
+            self._start(claimed, asked_ms)
             if number % START_MAX == 0:
                 await asyncio.sleep(0)
         # once more right after falling idle: what was added before we were marked idle woke nobody
@@ -170,10 +177,16 @@ class Worker:
         """How many jobs are in hand."""
         return len(self._tasks)
 
-    def _start(self, claimed: Claimed) -> None:
+    async def _give_back(self, jobs: Sequence[Job]) -> None:
+        """The answer took so long that their leases may be over: whoever is quicker may have them, uncharged."""
+        late = [(job, Orphaned(job.stage, "heard of too late", blame=False)) for job in jobs]
+        with suppress(StoreError):
+            await recover(self.store, self.runner.events, late, "heard of too late")
+
+    def _start(self, claimed: Claimed, asked_ms: int) -> None:
         job = claimed.job
         self.claimed += 1
-        slot = self.slate.take(job.id, job.token, job.lease_ms, monotonic_ms())
+        slot = self.slate.take(job.id, job.token, job.lease_ms, asked_ms)
         journey = self.runner.begin(claimed, slot, self._leave)
         journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)

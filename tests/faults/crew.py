@@ -1,0 +1,61 @@
+"""Workers that are killed at random and started again, as a service manager would."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+
+from tests.faults.fleet import Fleet
+from tests.faults.flow import Loss
+from tests.faults.process import WorkerProcess
+
+
+class Crew:
+    """`size` workers of one app; `losses` tells whom we killed and when."""
+
+    def __init__(self, fleet: Fleet, rng: random.Random, app: str, size: int, concurrency: int) -> None:
+        self.fleet, self.rng, self.app, self.concurrency = fleet, rng, app, concurrency
+        self.losses: list[Loss] = []
+        self.workers = [self._start() for _ in range(size)]
+
+    def _start(self) -> WorkerProcess:
+        return self.fleet.start(self.app, concurrency=self.concurrency, ready=False, PERDURE_LOG_LEVEL="INFO")
+
+    def freeze_one(self) -> list[int]:
+        """SIGSTOP for all of any worker, whatever it does at that moment; its pids."""
+        pids = [process.pid for process in self.rng.choice(self.workers).processes]
+        _signal(pids, signal.SIGSTOP)
+        return pids
+
+    def wake(self, pids: list[int]) -> None:
+        """SIGCONT for what was not ended meanwhile."""
+        _signal(pids, signal.SIGCONT)
+        self.replace_lost()
+
+    def replace_lost(self) -> None:
+        """Start a worker for each that is gone."""
+        self.workers = [w if w.process.poll() is None else self._start() for w in self.workers]
+
+    def kill_one(self) -> None:
+        """SIGKILL for any supervisor, which takes everything along, or for any child alone."""
+        worker = self.rng.choice(self.workers)
+        alone = self.rng.random() < 0.5
+        from_s = time.monotonic()
+        if not alone:
+            worker.kill()
+            self.fleet.wait_until_gone(worker, within_s=5)
+        elif worker.child is not None:
+            worker.kill_child()
+        else:
+            return  # its last child is gone, its next one not there yet
+        self.losses.append(Loss(worker.number, from_s, time.monotonic()))
+        self.replace_lost()
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

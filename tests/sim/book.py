@@ -1,0 +1,237 @@
+"""The tables as they were after the last transaction, and what no transaction may do to them.
+
+Every commit is looked at, whoever made it: which rows it touched is told by the database itself. What becomes of jobs
+is judged in `moves`, what the world looks like in the end in `ending`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import apsw
+
+from tests.sim.fairness import Fairness
+from tests.sim.ledger import Ledger
+from tests.sim.limits import Limits
+from tests.sim.moves import Moves
+from tests.sim.promises import Violation
+from tests.sim.tables import (
+    ACT,
+    DOCUMENT,
+    EFFECT,
+    FENCED,
+    ITEM,
+    JOB,
+    SAVED,
+    DocumentRow,
+    JobRow,
+    Key,
+    Move,
+)
+from tests.sim.world import Process, World
+
+DELETE = apsw.SQLITE_DELETE
+
+
+class Book:
+    """A mirror of the store that judges each change of it."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self.world, self.ledger, self.database = world, ledger, world.database
+        ledger.book = self
+        self.documents: dict[str, DocumentRow] = {}
+        self.jobs: dict[int, JobRow] = {}
+        self.jobs_of: defaultdict[str, list[int]] = defaultdict(list)
+        self.saved: dict[Key, str] = {}  # (document, pipeline, stage, generation) → hash of the output
+        self.items: dict[Key, bytes] = {}
+        self.effects: Counter[Key] = Counter()
+        self.acts: Counter[tuple[str, str, str]] = Counter()
+        self.acts_now: set[tuple[str, str]] = set()  # verb and target, of this transaction
+        self.last_act: dict[str, str] = {}
+        self.charged: Counter[tuple[str, int]] = Counter()  # claims that were, by key and generation
+        self.ended: set[tuple[str, int, int]] = set()  # claims in history: key, generation, claim
+        self.lanes_down: set[str] = set()
+        self.queues_paused: set[str] = set()
+        self.limits: dict[str, int | None] = {}  # key → how many at once
+        self.rates: dict[str, float | None] = {}  # key → how many per second
+        self.fenced = 0
+        self.now_ms = self.latest_ms = 0
+        self.moved_s = 0.0  # when a job changed last
+        self._rowids: dict[str, dict[int, Key]] = {"saved": {}, "item": {}, "document": {}}
+        self._changes: dict[str, dict[int, int]] = {}
+        self.fairness = Fairness()
+        self.limits_of_keys = Limits(self)
+        self._moves = Moves(self)
+        self.database.set_update_hook(self._changed)
+
+    def _changed(self, kind: int, _: str, table: str, rowid: int) -> None:
+        self._changes.setdefault(table, {})[rowid] = kind
+
+    def begin(self) -> None:
+        self._changes = {}
+
+    def committed(self, by: Process) -> None:
+        """Look at what a transaction did; the first promise that it broke is noted."""
+        changes, self._changes = self._changes, {}
+        self.now_ms = self.world.now_ms()
+        self.latest_ms = max(self.latest_ms, self.now_ms)
+        self.limits_of_keys.earn()
+        self.acts_now = set()
+        try:
+            if "lane" in changes or "queue" in changes or "slot" in changes:
+                self._read_switches()
+            for rowid in changes.get("act", ()):
+                self._acted(rowid)
+            made = self._keep_saved(changes.get("saved", {}), by)
+            self._keep_effects(changes.get("effect", {}), made)
+            documents = self._keep_documents(changes.get("document", {}))
+            jobs = self._keep_jobs(changes.get("job", {}), by)
+            self._keep_items(changes.get("item", {}), by, jobs)
+            self._check_whole(documents | {new.document_id for _, new in jobs if new is not None})
+            if "tally" in changes or DELETE in changes.get("worker", {}).values():
+                self.count_fenced()
+        except Violation as violation:
+            self.world.violated(violation.promise, violation.text)
+
+    # --- switches and acts -----------------------------------------------------------------------
+
+    def _read_switches(self) -> None:
+        run = self.database.execute
+        self.lanes_down = {row[0] for row in run("SELECT name FROM lane WHERE down_ms IS NOT NULL")}
+        self.queues_paused = {row[0] for row in run("SELECT name FROM queue WHERE paused")}
+        slots: list[Key] = run("SELECT key, concurrency, rate_per_s FROM slot").fetchall()
+        self.limits = {key: concurrency for key, concurrency, _ in slots}
+        self.rates = {key: rate for key, _, rate in slots}
+
+    def _acted(self, rowid: int) -> None:
+        verb, target, who = self._row(ACT, rowid)
+        self.world.happened(f"act {verb}", f"{target} by {who}")
+        self.acts[verb, target, who] += 1
+        self.acts_now.add((verb, target))
+        self.last_act[target] = verb
+
+    # --- outputs, items, effects -----------------------------------------------------------------
+
+    def holder(self, document_id: str, token: int) -> Process | None:
+        """Whose lease this token is, if it holds a job of the document as this transaction finds it."""
+        for id_ in self.jobs_of[document_id]:
+            if self.jobs[id_].token == token:
+                return self.ledger.claims[id_, token].family
+        return None
+
+    def _keep_saved(self, changes: dict[int, int], by: Process) -> set[Key]:
+        made: set[Key] = set()
+        for rowid, kind in changes.items():
+            if kind == DELETE:
+                raise Violation("immutable", f"the saved output {self._rowids['saved'][rowid]} was deleted")
+            *which, output_hash, token = self._row(SAVED, rowid)
+            key = tuple(which)
+            if key in self.saved:
+                raise Violation("immutable", f"the saved output {key} was written again")
+            if self.holder(key[0], token) is not by.family:
+                raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
+            self._rowids["saved"][rowid], self.saved[key] = key, output_hash
+            made.add(key)
+            self.world.happened("save", f"{key} by {by.name}")
+        return made
+
+    def _keep_items(self, changes: dict[int, int], by: Process, jobs: list[Move]) -> None:
+        pruned = {(old.document_id, old.pipeline) for old, new in jobs if old is not None and new is None}
+        for rowid, kind in changes.items():
+            if kind == DELETE:
+                key = self._rowids["item"].pop(rowid)
+                del self.items[key]
+                if key[:2] not in pruned:
+                    raise Violation("immutable", f"the saved item {key} was deleted")
+                continue
+            *which, inline, token = self._row(ITEM, rowid)
+            key = tuple(which)
+            if self.items.get(key, inline) != inline:
+                raise Violation("immutable", f"the saved item {key} changed")
+            if self.holder(key[0], token) is not by.family:
+                raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
+            self._rowids["item"][rowid], self.items[key] = key, inline
+            self.world.happened("save item", key)
+
+    def _keep_effects(self, changes: dict[int, int], made: set[Key]) -> None:
+        for rowid in changes:
+            document_id, stage, generation = key = self._row(EFFECT, rowid)
+            self.effects[key] += 1
+            if self.effects[key] > 1:
+                raise Violation("once", f"the effect {key} happened {self.effects[key]} times")
+            if not any((m[0], m[2], m[3]) == (document_id, stage, generation) for m in made):
+                raise Violation("once", f"the effect {key} happened without its stage being saved")
+
+    # --- documents and jobs ----------------------------------------------------------------------
+
+    def _keep_documents(self, changes: dict[int, int]) -> set[str]:
+        touched = set()
+        for rowid, kind in changes.items():
+            if kind == DELETE:
+                raise Violation("acknowledged", f"the document {self._rowids['document'][rowid]} was deleted")
+            new = DocumentRow(*self._row(DOCUMENT, rowid))
+            old = self.documents.get(new.id)
+            self.documents[new.id] = new
+            self._rowids["document"][rowid] = (new.id,)
+            touched.add(new.id)
+            self._check_document(old, new)
+        return touched
+
+    def _check_document(self, old: DocumentRow | None, new: DocumentRow) -> None:
+        self.world.tell(f"document {new.id} ({new.name}) is {new.state}, generation {new.generation}")
+        if old is None:
+            if new.parent_id is not None:
+                self.world.happened("child")
+                if not any(key[0] == new.parent_id and key[2] == "three" for key in self.saved):
+                    raise Violation("orphan", f"{new.id} is there, but its parent has not saved it")
+            return
+        if old[:7] != new[:7]:
+            raise Violation("immutable", f"the document {new.id} was changed")
+        if new.generation != old.generation and ("requeue", new.id) not in self.acts_now:
+            raise Violation("history", f"{new.id} has a new generation that nobody asked for")
+        if old.state != "open" and (new.state, new.generation) != ("open", old.generation + 1) and new != old:
+            raise Violation("progress", f"{new.id} went from {old.state} to {new.state} in one generation")
+        if new.state == "cancelled" != old.state and ("cancel", new.id) not in self.acts_now:
+            raise Violation("history", f"{new.id} was cancelled by nobody")
+        if new.state == "dead" and not (new.error_code and new.error_message):
+            raise Violation("reason", f"{new.id} is dead without a reason")
+
+    def _keep_jobs(self, changes: dict[int, int], by: Process) -> list[Move]:
+        moved: list[Move] = []
+        for rowid in sorted(changes):
+            row = self.database.execute(JOB, (rowid,)).fetchone()
+            old, new = self.jobs.get(rowid), None if row is None else JobRow(*row)
+            if old != new:
+                moved.append((old, new))
+        self._moves.check(moved, by)
+        self.moved_s = self.world.loop.now_s if moved else self.moved_s
+        for old, new in moved:
+            if new is not None:
+                if old is None:
+                    self.jobs_of[new.document_id].append(new.id)
+                self.jobs[new.id] = new
+            elif old is not None:
+                self.jobs_of[old.document_id].remove(old.id)
+                del self.jobs[old.id]
+        self.fairness.moved(moved)
+        return moved
+
+    def _check_whole(self, touched: set[str]) -> None:
+        """A document is open as long as its main job is."""
+        for document_id in touched:
+            document = self.documents[document_id]
+            for id_ in self.jobs_of[document_id]:
+                job = self.jobs[id_]
+                if job.key == f"doc-{document_id}" and document.state != (job.ending or "open"):
+                    raise Violation("whole", f"{document_id} is {document.state}, but its job is {job.state}")
+
+    def count_fenced(self) -> None:
+        """Refused writes are counted, and no count is lost."""
+        fenced: int = self._row(FENCED)[0]
+        if fenced < self.fenced:
+            self.world.violated("counters", f"refused writes were {self.fenced}, now they are {fenced}")
+        self.world.seen["write fenced"] += fenced - self.fenced
+        self.fenced = fenced
+
+    def _row(self, sql: str, *params: int) -> Key:
+        return self.database.execute(sql, params).fetchall()[0]

@@ -1,0 +1,76 @@
+"""Cells without processes: a stage runs where its worker runs, told that it is alone."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.engine.context import Context
+from perdure.engine.document import Document
+from perdure.engine.isolate import CellOverdue, Limits, NurseryLost
+from perdure.engine.pipeline import find_target
+from perdure.engine.stage_cell import Assignment, LocalFile, conclude, load
+from perdure.store.operations import EmittedRow
+from tests.sim.documents import in_cell
+from tests.sim.world import World
+
+OnMessage = Callable[[bytes], Awaitable[bytes]]
+
+
+class SimNursery:
+    """What the runner asks for a cell."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def warm(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def run(
+        self, target: str, payload: bytes, on_message: OnMessage, limits: Limits, started: Any = None
+    ) -> bytes:
+        if self.world.rng.random() < self.world.faults.nursery_lost:
+            self.world.happened("nursery lost")
+            raise NurseryLost("simulated")
+        work: Assignment = pickle.loads(payload)
+        stage = find_target(work.target)
+        document = Document.from_payload(work.document, LocalFile(None))
+        context = Context(
+            CellPort(on_message, work.items), document, stage.name, version=stage.version, attempt=work.attempt,
+            generation=work.generation, input_hash=work.input_hash, is_async=True,
+        )  # fmt: skip
+        values = load(stage, work.raws)
+        token = in_cell.set(True)
+        try:
+            running = stage.fn(**stage.arguments(document, context, values, work.input))
+            returned = await asyncio.wait_for(running, limits.wall_s)
+        except TimeoutError:
+            raise CellOverdue("stage_timeout", "simulated") from None
+        finally:
+            in_cell.reset(token)
+        produced, rows, _ = conclude(stage, document, context, values, returned)
+        return pickle.dumps((produced, rows))
+
+
+class CellPort:
+    """The context's port in a cell: everything goes to the runner."""
+
+    revoked = False
+
+    def __init__(self, on_message: OnMessage, items: dict[str, bytes]) -> None:
+        execution: Any = on_message.__self__  # type: ignore[attr-defined]
+        self.job = execution.job
+        self._on_message, self._items = on_message, items
+
+    def saved_items(self) -> dict[str, bytes]:
+        return self._items
+
+    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        raise AssertionError("stages here are async")
+
+    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+        await self._on_message(pickle.dumps(("item", key, value, rows)))
+
+    def progress(self, done: float, total: float | None) -> None: ...

@@ -1,0 +1,172 @@
+"""Clients and operators: they add documents and use every verb of the app, and hold its answers against the book."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from perdure.errors import DocumentUnknown, PerdureError, StoreBusy, StoreUnavailable
+from perdure.service import AddOptions
+from perdure.store.records import Tally
+from tests.sim.book import Book
+from tests.sim.documents import CHARACTERS
+from tests.sim.fleet import QUEUES, SimApp
+from tests.sim.world import Process
+
+ORGS = ("a", "b", "c")
+#: Each verb and how often it is used.
+VERBS = {
+    "add": 40, "add_many": 2, "cancel": 8, "requeue": 10, "raise_": 5, "pause": 3, "resume": 5, "hold": 3, "release": 5,
+    "limit": 4, "weigh": 3, "look": 8,
+}  # fmt: skip
+#: What `look` reads.
+READS = {"status", "attempts", "documents", "output", "rows"}
+
+
+class Client:
+    """One client's session: it ends with its process, or when told."""
+
+    def __init__(self, process: Process, book: Book) -> None:
+        self.process, self.book = process, book
+        self.world, self.ledger, self.rng = process.world, book.ledger, process.world.rng
+        self.app: SimApp
+        self.leaving = False
+
+    async def run(self) -> None:
+        self.app = await opened(self.process, self.book)
+        while True:
+            await asyncio.sleep(self.rng.random() * 2)
+            if self.leaving:
+                return
+            (verb,) = self.rng.choices(tuple(VERBS), tuple(VERBS.values()))
+            with suppress(PerdureError):
+                await getattr(self, verb)()
+                self.world.happened(f"answered {verb}", self.process.name)
+
+    # --- documents -------------------------------------------------------------------------------
+
+    async def add(self) -> None:
+        pipeline = self.rng.choice(("books", "books", "notes", "scans"))
+        options = self._options(self.rng.choice(CHARACTERS[pipeline]))
+        meta: dict[str, Any] = options["meta"]
+        if self.rng.random() < 0.2:
+            options["delay_s"] = meta["delay_s"] = 5.0
+        if self.rng.random() < 0.1:
+            options["priority"] = self.rng.choice((-5, 5))
+        if self.rng.random() < 0.4:
+            meta["key"] = self.rng.choice(("few", "few", "slow"))
+        if self.rng.random() < 0.3:
+            options["key"] = "again"
+        added = await self.app.add(pipeline=pipeline, **options)
+        self.world.happened(f"add answered {added.answer}", added.id)
+        self.ledger.added(added.id, options["name"])
+
+    async def add_many(self) -> None:
+        """A crowd of one organisation."""
+        entries = [self._options("plain", "a") for _ in range(self.rng.randint(5, 25))]
+        for added in await self.app.add_many(entries, pipeline="notes"):
+            self.ledger.added(added.id, "plain")
+
+    def _options(self, character: str, org: str | None = None) -> AddOptions:
+        text = f"text {self.rng.getrandbits(60)}"
+        return {"name": character, "text": text, "org": org or self.rng.choice(ORGS), "meta": {}}
+
+    async def look(self) -> None:
+        if (document_id := self._one()) is not None:
+            found = await self._known(self.app.status(document_id))
+            assert found.id == document_id
+            await self.app.attempts(document_id)
+            await self.app.rows(document_id, "part")
+        check_tally(self.book, await self.app.store.tally())
+        for dead in await self.app.documents(state="dead", limit=1):
+            await self.app.output(dead.id, "one")
+
+    # --- operators -------------------------------------------------------------------------------
+
+    async def cancel(self) -> None:
+        if (document_id := self._one()) is not None:
+            self._answered("cancel", document_id, await self.app.cancel(document_id, reason="simulated"))
+
+    async def requeue(self) -> None:
+        if (document_id := self._one(ended=self.rng.random() < 0.8)) is not None:
+            stage = self.rng.choice((None, "one", "two", "three"))
+            if self.book.documents[document_id].pipeline != "books":
+                stage = None
+            answer = await self._known(self.app.requeue(document_id, from_stage=stage))
+            self._answered("requeue", document_id, answer)
+
+    async def raise_(self) -> None:
+        if (document_id := self._one()) is not None:
+            self._answered("raise", document_id, await self.app.raise_(document_id))
+
+    async def pause(self) -> None:
+        await self.app.pause(self.rng.choice(QUEUES))
+
+    async def resume(self) -> None:
+        await self.app.resume(self.rng.choice(QUEUES))
+
+    async def hold(self) -> None:
+        await self.app.hold("dep", "simulated")
+
+    async def release(self) -> None:
+        await self.app.release("dep")
+
+    async def limit(self) -> None:
+        if self.rng.random() < 0.7:
+            await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)))
+        else:
+            await self.app.limit("slow", rate_per_s=0.5)
+
+    async def weigh(self) -> None:
+        await self.app.weigh(self.rng.choice(ORGS), self.rng.choice((1.0, 2.0)))
+
+    def _one(self, ended: bool = False) -> str | None:
+        """A document that was acknowledged; nobody knows of others."""
+        known = sorted(self.ledger.acknowledged)
+        if ended:
+            known = [id_ for id_ in known if self.book.documents[id_].state != "open"]
+        return self.rng.choice(known) if known else None
+
+    def _answered(self, verb: str, document_id: str, answer: str) -> None:
+        refused = answer.startswith("refused")
+        self.world.happened(f"{verb} refused" if refused else f"{verb} answered", f"{document_id}: {answer}")
+        if not refused:
+            self.ledger.act_answered(verb, document_id, self.process.name)
+
+    async def _known(self, asking: Any) -> Any:
+        try:
+            return await asking
+        except DocumentUnknown as error:
+            self.world.violated("acknowledged", str(error))
+            raise
+
+
+async def opened(process: Process, book: Book) -> SimApp:
+    """An app, once the store lets it in."""
+    while True:
+        app = SimApp(process, book)
+        with suppress(StoreBusy, StoreUnavailable):
+            await app.start()
+            return app
+        await asyncio.sleep(0.1)
+
+
+def check_tally(book: Book, tally: Tally) -> None:
+    """What the store counts is what is there; nothing may have happened since it counted."""
+    book.count_fenced()
+    documents = Counter(document.state for document in book.documents.values())
+    queues: dict[str, Counter[str]] = {}
+    for job in book.jobs.values():
+        state = job.state
+        if state in ("queued", "parked") and job.lane in book.lanes_down:
+            state = "held"
+        elif state in ("queued", "waiting", "parked") and job.queue in book.queues_paused:
+            state = "paused"
+        if job.ending is None:
+            queues.setdefault(job.queue, Counter())[state] += 1
+    counted = (tally.documents, tally.queues, tally.fenced)
+    if counted != (documents, queues, book.fenced):
+        there = (dict(documents), {queue: dict(states) for queue, states in queues.items()}, book.fenced)
+        book.world.violated("counters", f"counted were {counted}, there are {there}")

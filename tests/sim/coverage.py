@@ -1,0 +1,29 @@
+"""What must have happened in a handful of worlds; a simulator in which it does not happen any more has gone blind."""
+
+from __future__ import annotations
+
+#: What befalls processes and the store.
+FAULTS = (
+    "killed", "killed before a commit", "killed after a commit", "killed by its supervisor", "crashed by a document",
+    "asked to stop", "gave up", "frozen", "frozen beyond the lease", "clock set forward", "clock set back", "busy",
+    "away", "reply lost", "slow", "outage", "connection cut", "wake-up lost", "nursery lost", "dependency down",
+)  # fmt: skip
+#: What clients and operators do.
+VERBS = (
+    "add answered added", "add answered exists", "answered add_many", "answered look", "act cancel", "act requeue",
+    "act raise", "act pause", "act resume", "act hold", "act release", "answered limit", "answered weigh",
+    "cancel refused", "raise refused",
+)  # fmt: skip
+#: What the engine does.
+DEEDS = (
+    "claim", "claim under a limit", "let in at a rate", "stage", "stage in a cell", "cell crashed", "save", "save item",
+    "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
+    "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
+    "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
+)  # fmt: skip
+#: How documents end.
+ENDS = (
+    "plain done", "parent done", "slow done", "flaky done", "rude done", "late done", "needy done", "shaky done",
+    "failing dead", "broken dead", "poison dead", "hanging dead", "blocking dead", "eternal dead", "plain cancelled",
+)  # fmt: skip
+HAPPENS = FAULTS + VERBS + DEEDS + ENDS

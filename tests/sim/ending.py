@@ -1,0 +1,125 @@
+"""What must be true once the faults have stopped and everything had its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.sim.book import Book
+from tests.sim.documents import ATTEMPTS, ENDS, PIPELINES, POSTPONES_MAX
+from tests.sim.promises import Violation
+from tests.sim.tables import DocumentRow
+
+BURIED_WITHIN_S = 15.0
+WITHOUT_EFFECT = ("one",)
+PIPELINE = {pipeline.name: pipeline for pipeline in PIPELINES}
+
+
+def check_end(book: Book) -> None:
+    """The first promise that was broken is raised."""
+    for document_id in book.ledger.acknowledged:
+        if document_id not in book.documents:
+            raise Violation("acknowledged", f"{document_id} is missing")
+    if unfinished := [(job.key, job.state) for job in book.jobs.values() if job.ending is None]:
+        raise Violation("converges", f"never ended: {unfinished}")
+    rows = Counter(_rows(book, "SELECT job_key, generation, outcome, error_code FROM attempt"))
+    for document in book.documents.values():
+        _check_document(book, document, rows)
+    _check_effects(book)
+    _check_orphans(book)
+    _check_history(book, rows)
+
+
+def _rows(book: Book, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+    return book.database.execute(sql, params).fetchall()
+
+
+def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, ...]]) -> None:
+    id_, state, code = document.id, document.state, document.error_code
+    character = document.name.partition("@")[0]
+    book.world.seen[f"{character} {state}"] += 1
+    which = (f"doc-{id_}", document.generation)
+    if book.last_act.get(id_) == "cancel" or state == "cancelled":
+        if (book.last_act.get(id_), state) != ("cancel", "cancelled"):
+            raise Violation("converges", f"{id_} is {state}, the last act was {book.last_act.get(id_)}")
+        return
+    if code == "postpones_exhausted" and document.pipeline == "scans":
+        postponed = sum(n for row, n in rows.items() if row[:3] == (*which, "later"))
+        if postponed < POSTPONES_MAX:
+            raise Violation("reason", f"{id_} died of {postponed} postponements")
+        return
+    if state == "dead" and book.ledger.overdue[which] and book.ledger.faults[which] >= ATTEMPTS:
+        return  # it was in a worker that stood still, which cannot be told from one that it holds up
+    if (state, code) != ("done" if ENDS[character] is None else "dead", ENDS[character]):
+        raise Violation(
+            "converges", f"{id_} ({document.name}) is {state} of {code}, not of {ENDS[character]}"
+        )
+    if character in ("failing", "hanging", "blocking") and book.ledger.faults[which] < ATTEMPTS:
+        raise Violation("reason", f"{id_} ({document.name}) died after {book.ledger.faults[which]} faults")
+    crashes = rows[*which, "retry", "crashed:SIGKILL"] + rows[*which, "dead", "crashed:SIGKILL"]
+    if crashes > 2 or (character == "poison" and book.ledger.crashes_alone[which] < 2):
+        raise Violation("alone", f"{id_} ({document.name}) crashed alone {crashes} times")
+    if state == "done":
+        _check_done(book, document)
+
+
+def _check_done(book: Book, document: DocumentRow) -> None:
+    saved = {key[2]: key[3] for key in sorted(book.saved) if key[:2] == (document.id, document.pipeline)}
+    if missing := [stage.name for stage in PIPELINE[document.pipeline].stages if stage.name not in saved]:
+        raise Violation("whole", f"{document.id} is done without {missing}")
+    if document.pipeline != "books":
+        return
+    names = sorted(
+        row[0] for row in _rows(book, "SELECT key FROM emitted WHERE document_id = ?", document.id)
+    )
+    if len(names) != 3:
+        raise Violation("whole", f"{document.id} emitted {names}")
+    kept = any(job.pipeline == "books" for job in map(book.jobs.__getitem__, book.jobs_of[document.id]))
+    items = sorted({key[4] for key in book.items if key[0] == document.id})
+    if kept and items != ["0", "1", "2", "left", "right"]:
+        raise Violation("acknowledged", f"of the items of {document.id} there are {items}")
+    children = [other for other in book.documents.values() if other.parent_id == document.id]
+    if len(children) != (document.name == "parent"):
+        raise Violation("once", f"{document.id} ({document.name}) has {len(children)} children")
+
+
+def _check_effects(book: Book) -> None:
+    """Each save has its effect, and each end its hook and follow-up."""
+    for document_id, _, stage, generation in book.saved:
+        if stage not in WITHOUT_EFFECT and book.effects[document_id, stage, generation] != 1:
+            raise Violation("once", f"{stage} of {document_id} is saved, but its effect did not happen")
+    cancelled = {target for verb, target, _ in book.acts if verb == "cancel"}
+    wanted = [(d, "follow", generation) for d, _, stage, generation in book.saved if stage == "three"]
+    for document in book.documents.values():
+        if document.pipeline == "books" and document.state in ("done", "dead"):
+            wanted.append((document.id, f"tell_{document.state}", document.generation))
+    for which in wanted:
+        if which[0] not in cancelled and book.effects[which] != 1:
+            raise Violation("once", f"{which} happened {book.effects[which]} times")
+
+
+def _check_orphans(book: Book) -> None:
+    if broken := _rows(book, "PRAGMA foreign_key_check"):
+        raise Violation("orphan", f"rows without what they refer to: {broken}")
+    for table in ("attempt", "item", "saved", "emitted"):
+        for (document_id,) in _rows(book, f"SELECT DISTINCT document_id FROM {table}"):
+            if document_id not in book.documents:
+                raise Violation("orphan", f"{table} of {document_id}, which is not there")
+    at_work = {(job.document_id, job.pipeline) for job in book.jobs.values()}
+    if left := sorted(key for key in book.items if key[:2] not in at_work):
+        raise Violation("orphan", f"items without a job: {left}")
+    world = book.world
+    calm_since_s = max(world.mended_s, world.up_since_s)
+    for worker, name in _rows(book, "SELECT id, name FROM worker WHERE kind = 'worker'"):
+        process = book.ledger.workers.get(worker)
+        if process is None or process.alive:
+            continue
+        if (ago_s := world.loop.now_s - max(process.died_s, calm_since_s)) > BURIED_WITHIN_S:
+            raise Violation("orphan", f"{name} died {ago_s:g} s ago and is still registered")
+
+
+def _check_history(book: Book, rows: Counter[tuple[Any, ...]]) -> None:
+    if rows.total() != len(book.ended):
+        raise Violation("history", f"{len(book.ended)} claims ended, history has {rows.total()}")
+    if (acts := _rows(book, "SELECT count(*) FROM act")[0][0]) != book.acts.total():
+        raise Violation("history", f"{book.acts.total()} acts were done, {acts} are written down")

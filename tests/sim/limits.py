@@ -1,0 +1,60 @@
+"""How many of a key run at once and start per second, judged apart from the engine's own slots and credit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tests.sim.promises import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.book import Book
+    from tests.sim.tables import JobRow, Move
+
+CLOSED = ("waiting", "parked", "done", "dead", "cancelled")
+
+
+class Limits:
+    """Judges who is let in, and who runs at once."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self._let_in: dict[int, int | None] = {}  # limited jobs: how many were allowed when they were let in
+        self._credit: dict[str, float] = {}
+        self._credit_ms = 0
+
+    def earn(self) -> None:
+        """Let time pass for keys with a rate."""
+        passed_s = max(0, self.book.now_ms - self._credit_ms) / 1000
+        self._credit_ms = self.book.now_ms
+        for key, rate in self.book.rates.items():
+            if rate is not None:
+                most = max(1.0, rate)
+                self._credit[key] = min(most, self._credit.get(key, most) + passed_s * rate)
+
+    def moved(self, moved: Sequence[Move]) -> None:
+        """Note who was let in, under which limit; each costs its key's credit."""
+        for old, new in moved:
+            if new is None or new.limit_key is None or not _opened(old, new):
+                continue
+            key = new.limit_key
+            self._let_in[new.id] = self.book.limits.get(key)
+            if self.book.rates.get(key) is not None:
+                self.book.world.happened("let in at a rate", new.key)
+                self._credit[key] -= 1
+                if self._credit[key] < -1e-6:
+                    raise Violation("limit", f"{new.key} was let in although {key} has no credit")
+
+    def claimed(self, key: str, moved: Sequence[Move]) -> None:
+        """No more at once than the widest limit under which one of them was let in."""
+        rows = self.book.jobs | {job.id: job for _, job in moved if job is not None}
+        at_once = [job.id for job in rows.values() if job.state == "running" and job.limit_key == key]
+        limits = [limit for id_ in at_once if (limit := self._let_in.get(id_)) is not None]
+        if len(limits) == len(at_once):
+            self.book.world.happened("claim under a limit", f"{key}: {len(at_once)} of {max(limits)}")
+            if len(at_once) > max(limits):
+                raise Violation("limit", f"{len(at_once)} of {key} run at once, allowed are {max(limits)}")
+
+
+def _opened(old: JobRow | None, new: JobRow) -> bool:
+    return new.state not in CLOSED and (old is None or old.state in CLOSED)

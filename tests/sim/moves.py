@@ -1,0 +1,194 @@
+"""What becomes of jobs in one transaction: claims, ends of claims, and everything between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tests.sim.documents import PIPELINES
+from tests.sim.ledger import Claim
+from tests.sim.promises import Violation
+from tests.sim.tables import HISTORY, JobRow, Key, Move
+from tests.sim.world import Process
+
+if TYPE_CHECKING:
+    from tests.sim.book import Book
+
+#: Written down once more, apart from the engine's own table, and narrower: what does not happen is not allowed.
+MOVES = {
+    "queued": {"running", "parked", "cancelled"},
+    "running": {"queued", "parked", "waiting", "done", "dead", "cancelled"},
+    "waiting": {"queued", "parked", "cancelled"},
+    "parked": {"queued", "running", "cancelled"},
+    "done": set(),
+    "dead": set(),
+    "cancelled": set(),
+}
+#: The outcome in history → the states that it leads to.
+LEADS_TO = {
+    "done": {"done"}, "dead": {"dead"}, "cancelled": {"cancelled"}, "retry": {"waiting", "queued", "parked"},
+    "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
+}  # fmt: skip
+STAGES = {
+    pipeline.name: {stage.name: n for n, stage in enumerate(pipeline.stages)}
+    for each in PIPELINES
+    for pipeline in (each, *each.hooks.values())
+}
+POSTPONES = {each.name: each.postpones_max for each in PIPELINES}
+
+
+class Moves:
+    """Judges how jobs change."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.world = book.world
+        self.ledger = book.ledger
+        self._limits = book.limits_of_keys
+        self._tokens: set[tuple[int, int | None]] = set()
+        self._not_before_ms: dict[int, int] = {}
+        self._holds: dict[tuple[str, int], int] = {}
+
+    def check(self, moved: Sequence[Move], by: Process) -> None:
+        """Every change of a job in one transaction of `by`."""
+        for old, new in moved:
+            if new is None:
+                assert old is not None
+                self._gone(old)
+            elif old is None or old.generation != new.generation:
+                self._entered(old, new)
+            else:
+                self._moved(old, new, by)
+        self._limits.moved(moved)
+        claimed = [(old, new) for old, new in moved if new is not None and _claimed(old, new)]
+        for old, new in claimed:
+            self._taken(old, new, by, moved)
+
+    def _gone(self, old: JobRow) -> None:
+        self.world.happened("job pruned", old.key)
+        if old.state not in ("done", "cancelled"):
+            raise Violation("orphan", f"{old.key} was removed while it was {old.state}")
+
+    def _entered(self, old: JobRow | None, new: JobRow) -> None:
+        self.world.tell(f"job {new.key} enters {new.queue} as {new.state}, generation {new.generation}")
+        document = self.book.documents[new.document_id]
+        if old is not None and (old.ending is None or ("requeue", new.document_id) not in self.book.acts_now):
+            raise Violation("progress", f"{new.key} went from {old.state} into a new generation by itself")
+        self._not_before_ms[new.id] = 0
+        if old is None and new.generation == 1 and new.key == f"doc-{new.document_id}":
+            delay_s = json.loads(document.meta).get("delay_s", 0)
+            self._not_before_ms[new.id] = self.book.now_ms + int(delay_s * 1000)
+        if "/" in new.key:
+            self.world.happened("hook" if "/on_" in new.key else "follow-up", new.key)
+        elif new.generation > 1:
+            self.world.happened("generation", new.key)
+
+    def _moved(self, old: JobRow, new: JobRow, by: Process) -> None:
+        if new.state != old.state:
+            self.world.happened(f"{old.state} to {new.state}", f"{new.key} claim {new.claims} by {by.name}")
+            if new.state not in MOVES[old.state]:
+                raise Violation("progress", f"{new.key} went from {old.state} to {new.state}")
+        stages = STAGES[new.pipeline]
+        if stages.get(new.stage, -1) < stages.get(old.stage, -1):
+            raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
+        if new.claims < old.claims:
+            raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")
+        if new.suspect > old.suspect:
+            self.world.happened("suspect", new.key)
+        if new.run_at_ms == 0 < old.run_at_ms:
+            self._not_before_ms[new.id] = 0
+            if ("raise", new.document_id) not in self.book.acts_now:
+                raise Violation("history", f"{new.key} was raised by nobody")
+        if old.state == "running":
+            if new.token != old.token or new.state != "running":
+                self._ended(old, new, by)
+            elif self.ledger.workers.get(old.worker or 0, by).family is not by.family:
+                raise Violation("fence", f"{by.name} changed {new.key}, which is not in its hand")
+
+    # --- the end of a claim ----------------------------------------------------------------------
+
+    def _ended(self, old: JobRow, new: JobRow, by: Process) -> None:
+        found: list[Key] = self.book.database.execute(
+            HISTORY, (old.org, old.document_id, old.key, old.generation, old.claims)
+        ).fetchall()
+        if not found or found[0][2] != old.token:
+            raise Violation("history", f"claim {old.claims} of {old.key} ended without a word")
+        outcome, charged, _, code, why = found[0]
+        self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
+        which = (old.key, old.generation)
+        self.book.ended.add((*which, old.claims))
+        self.book.charged[which] += charged
+        self._check_taker(old, by, outcome)
+        if new.state == "running":  # ended and claimed again in one flush
+            return
+        if new.state not in LEADS_TO[outcome]:
+            raise Violation("history", f"{new.key} is {new.state} after {outcome}")
+        if outcome == "dead" and not (code and why):
+            raise Violation("reason", f"{old.key} is dead without a reason")
+        self._check_budget(new, outcome)
+        if code not in (None, "worker_lost") and outcome in ("retry", "later"):
+            asked_s = self.ledger.asked.get((old.id, old.token or 0), 0.0)
+            self._not_before_ms[new.id] = self.book.now_ms + int(asked_s * 1000)
+        else:
+            self._not_before_ms[new.id] = 0
+
+    def _check_taker(self, old: JobRow, by: Process, outcome: str) -> None:
+        """A claim is ended by its holder, by an operator, or when the lease is over or the holder is gone."""
+        if outcome == "cancelled":
+            if ("cancel", old.document_id) not in self.book.acts_now:
+                raise Violation("history", f"{old.key} was cancelled by nobody")
+            return
+        holder = self.ledger.workers[old.worker or 0]
+        if holder.family is by.family:
+            return
+        over = (old.lease_until_ms or 0) < self.book.now_ms
+        self.world.happened("taken back, lease over" if over else "taken back, worker gone", old.key)
+        if not over and holder.alive and not holder.was_cut:
+            raise Violation("lease", f"{by.name} took {old.key} from {holder.name}, which lives and holds it")
+
+    def _check_budget(self, new: JobRow, outcome: str) -> None:
+        which = (new.key, new.generation)
+        charged, ended = self.book.charged[which], new.claims
+        if outcome == "hold":
+            self._holds[which] = self._holds.get(which, 0) + 1
+        if charged != new.attempts:
+            raise Violation("counters", f"{new.key} has {new.attempts} attempts, history has {charged}")
+        if charged > new.attempts_max:
+            raise Violation("budget", f"{new.key} was charged {charged} times of {new.attempts_max}")
+        fair = self.ledger.faults[which] + (outcome in ("done", "cancelled"))
+        if charged > fair:
+            raise Violation("budget", f"{new.key} was charged {charged} times for {fair} faults of its own")
+        stages = len(STAGES[new.pipeline])
+        cap = new.attempts_max + POSTPONES.get(new.pipeline, 100) + self._holds.get(which, 0) + stages + 1
+        if ended > cap:
+            raise Violation("budget", f"{new.key} was claimed {ended} times, the most possible is {cap}")
+
+    # --- claims ----------------------------------------------------------------------------------
+
+    def _taken(self, old: JobRow | None, new: JobRow, by: Process, moved: Sequence[Move]) -> None:
+        book = self.book
+        self.world.happened("claim", f"{new.key} claim {new.claims} by {by.name}")
+        if (new.id, new.token) in self._tokens:
+            raise Violation("lease", f"{new.key}: token {new.token} was given before")
+        self._tokens.add((new.id, new.token))
+        if new.claims != (old.claims if old is not None and old.generation == new.generation else 0) + 1:
+            raise Violation("lease", f"{new.key} was claimed, but its claims are {new.claims}")
+        running = old is not None and old.state == "running"
+        if running and (new.key, new.generation, new.claims - 1) not in book.ended:
+            raise Violation("lease", f"{new.key} was claimed while it was running")
+        if book.latest_ms < self._not_before_ms.get(new.id, 0):
+            early_ms = self._not_before_ms[new.id] - book.latest_ms
+            raise Violation("early", f"{new.key} was claimed {early_ms} ms early")
+        if new.lane in book.lanes_down or new.queue in book.queues_paused:
+            raise Violation("service", f"{new.key} was claimed although {new.queue} or {new.lane} is closed")
+        if new.limit_key is not None:
+            self._limits.claimed(new.limit_key, moved)
+        which = (new.document_id, new.pipeline)
+        stages = frozenset(key[2] for key in book.saved if (*key[:2], key[3]) == (*which, new.generation))
+        items = frozenset(key[4] for key in book.items if (*key[:2], key[3]) == (*which, new.generation))
+        self.ledger.claims[new.id, new.token or 0] = Claim(by.family, stages, items, bool(new.suspect))
+
+
+def _claimed(old: JobRow | None, new: JobRow) -> bool:
+    return new.state == "running" and (old is None or (old.state, old.token) != ("running", new.token))

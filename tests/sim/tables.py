@@ -1,0 +1,73 @@
+"""Rows of the store, as far as they are judged, and how they are read."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Key = tuple[Any, ...]
+ENDED = {"done", "dead", "cancelled"}
+
+
+class DocumentRow(NamedTuple):
+    """A document, without what only its reader needs."""
+
+    id: str
+    org: str
+    name: str
+    pipeline: str
+    content_hash: str
+    meta: bytes
+    parent_id: str | None
+    state: str
+    generation: int
+    error_code: str | None
+    error_message: str | None
+
+
+class JobRow(NamedTuple):
+    """A job, as far as it is judged."""
+
+    id: int
+    org: str
+    key: str
+    document_id: str
+    pipeline: str
+    queue: str
+    lane: str
+    stage: str
+    state: str
+    suspect: int
+    priority: int
+    vt: float
+    run_at_ms: int
+    token: int | None
+    worker: int | None
+    lease_until_ms: int | None
+    generation: int
+    attempts: int
+    attempts_max: int
+    claims: int
+    limit_key: str | None
+
+    @property
+    def ending(self) -> str | None:
+        """The state in which it ended, if it has."""
+        return self.state if self.state in ENDED else None
+
+
+Move = tuple[JobRow | None, JobRow | None]
+
+JOB = f"SELECT {', '.join(JobRow._fields)} FROM job WHERE id = ?"
+DOCUMENT = f"SELECT {', '.join(DocumentRow._fields)} FROM document WHERE rowid = ?"
+SAVED = "SELECT document_id, pipeline, stage, generation, output_hash, token FROM saved WHERE rowid = ?"
+ITEM = "SELECT document_id, pipeline, stage, generation, key, inline, token FROM item WHERE rowid = ?"
+EFFECT = "SELECT document_id, stage, generation FROM effect WHERE rowid = ?"
+ACT = "SELECT verb, target, who FROM act WHERE rowid = ?"
+FENCED = (
+    "SELECT coalesce((SELECT sum(fenced) FROM worker), 0) + "
+    "coalesce((SELECT value FROM tally WHERE name = 'fenced'), 0)"
+)
+HISTORY = (
+    "SELECT outcome, charged, token, error_code, why FROM attempt "
+    "WHERE org = ? AND document_id = ? AND job_key = ? AND generation = ? AND claim = ?"
+)
