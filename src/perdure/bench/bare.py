@@ -24,6 +24,7 @@ from perdure.store.sqlite_dialect import SqliteDialect
 T = TypeVar("T")
 NOW_MS = 1_800_000_000_000
 HASH = "0" * 64
+FIVE = {stage.name for stage in load.five.stages}
 
 
 class Bare(Protocol):
@@ -32,6 +33,9 @@ class Bare(Protocol):
     sql: Dialect
 
     async def transaction(self, steps: Steps[T]) -> T: ...
+    async def tidy(self) -> None:
+        """Clear away what the measure before left behind, so that it is nobody's burden."""
+
     async def close(self) -> None: ...
 
 
@@ -55,6 +59,9 @@ class BareSqlite:
         self._connection.execute("COMMIT")
         return answer
 
+    async def tidy(self) -> None:
+        return
+
     async def close(self) -> None:
         self._connection.close()
 
@@ -77,6 +84,9 @@ class BarePostgres:
     async def transaction(self, steps: Steps[T]) -> T:
         async with self._connection.transaction():
             return await postgres.drive(self._connection, steps, lambda: None)
+
+    async def tidy(self) -> None:
+        await self._connection.execute("VACUUM")
 
     async def close(self) -> None:
         await self._connection.close()
@@ -109,11 +119,11 @@ class Bound:
 
     def _save(self, jobs: list[Row], stage: str, following: str) -> Steps[None]:
         fence = [(n, j[1], j[0], j[8], following, "", 30_000, False) for n, j in enumerate(jobs)]
-        yield Query(self.sql.FENCE_SAVE, (NOW_MS,), fence)
+        _whole(jobs, (yield Query(self.sql.FENCE_SAVE, (NOW_MS,), fence)))
         yield self._saved(jobs, stage)
 
     def _saved(self, jobs: list[Row], stage: str) -> Query:
-        output = load.OUTPUT.encode() if stage != "only" else b"1"
+        output = load.OUTPUT.encode() if stage in FIVE else b"1"
         return Query(
             self.sql.SAVED_ADD,
             rows=[
@@ -124,7 +134,7 @@ class Bound:
 
     def _finish(self, jobs: list[Row], stage: str) -> Steps[None]:
         finished = [(n, j[1], j[0], j[8], stage, self.worker) for n, j in enumerate(jobs)]
-        yield from self.sql.finish(finished, NOW_MS)
+        _whole(jobs, (yield from self.sql.finish(finished, NOW_MS)))
         yield self._saved(jobs, stage)
 
     def _retry(self, jobs: list[Row], stage: str) -> Steps[None]:
@@ -132,7 +142,7 @@ class Bound:
             (n, j[1], j[0], j[8], False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False)
             for n, j in enumerate(jobs)
         ]  # fmt: skip
-        yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)
+        _whole(jobs, (yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)))
         error = ("Transient", "transient", None, "the service is away", "f" * 16)
         attempts = [
             (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "")
@@ -228,3 +238,7 @@ class Bound:
         for start in range(0, documents, batch):
             await self.bare.transaction(add(range(start, min(start + batch, documents))))
         return documents / (time.perf_counter() - began_s)
+
+
+def _whole(jobs: list[Row], accepted: list[Row]) -> None:
+    assert len(accepted) == len(jobs), "the bound did less than the engine would"

@@ -61,7 +61,7 @@ async def drain(app: AsyncPerdure, pipeline: Pipeline, documents: int, attempts:
         if isinstance(event, AttemptEnded):
             ended += 1
             done += event.outcome == "done"
-            if done == documents or ended > documents * attempts:
+            if done == documents or ended > documents * attempts or event.outcome == "dead":
                 over.set()
 
     forget = app.events.subscribe(heard)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from perdure.errors import SettingInvalid
 
@@ -55,7 +55,8 @@ async def _database(server: str) -> AsyncIterator[str]:
     try:
         await connection.execute(f'CREATE DATABASE "{name}"')
         try:
-            yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+            parts = urlsplit(server)
+            yield f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{parts.query}" if parts.query else "")
         finally:
             await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
     finally:

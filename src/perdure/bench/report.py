@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -69,9 +71,11 @@ async def _rates(app: AsyncPerdure, bound: bare.Bound, sizes: Sizes, say: Say) -
     async def pair(
         name: str, our: Awaitable[float], fill: Awaitable[float] | None, their: Awaitable[float]
     ) -> None:
+        await bound.bare.tidy()
         ours_per_s = await our
         if fill is not None:
             await fill
+        await bound.bare.tidy()
         bound_per_s = await their
         found[name] = {
             "ours_per_s": round(ours_per_s, 1),
@@ -131,6 +135,10 @@ async def _growth(app: AsyncPerdure, sizes: Sizes, say: Say) -> dict[str, float]
 
 async def run(stores: list[str], quick: bool, as_json: bool) -> None:
     """Measure each store; one JSON object (a list of them for several stores) on standard output, or a table."""
+    running = asyncio.current_task()
+    assert running is not None
+    # so that server, worker and files are cleared away
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     results = []
     for store in stores:
 

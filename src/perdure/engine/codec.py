@@ -176,7 +176,7 @@ def _reasons(error: ValueError) -> str:
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
-        return str(error)
+        return type(error).__name__
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [
         f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}".removeprefix(": ")

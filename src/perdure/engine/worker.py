@@ -21,7 +21,7 @@ from perdure.engine.keeper import monotonic_ms
 from perdure.engine.recovery import recover
 from perdure.engine.runner import Journey, Runner
 from perdure.engine.slate import Slate
-from perdure.errors import StoreError
+from perdure.errors import PerdureError, StoreError
 from perdure.store.base import Store
 from perdure.store.operations import Claim
 from perdure.store.records import Claimed
@@ -67,6 +67,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._idle = False
         self._asks: set[asyncio.Task[None]] = set()
+        self._broken: Exception | None = None  # what a claim ended with
         self._missed = False  # there may be work, but all asks were out
         self._busy = Slots()  # taken, with those asked for
         self._reserved = Slots()  # asked for and not answered yet
@@ -86,6 +87,10 @@ class Worker:
                 self._turn.clear()
                 self._ask()
                 await self._wait()
+                if (
+                    self._broken is not None
+                ):  # nothing that waiting would mend; whoever started us starts another
+                    raise self._broken
             if self._asks:  # what they bring is in hand, and given back like the rest
                 await asyncio.wait(self._asks)
             await self._drain()
@@ -120,9 +125,13 @@ class Worker:
         self._asks.add(ask)
 
     async def _answered(self) -> None:
-        again = await self.claim()
+        again = False
+        try:
+            again = await self.claim()
+        except Exception as error:
+            self._broken = error
         self._asks -= {asyncio.current_task()}
-        if again or self._missed:
+        if again or self._missed or self._broken:
             self._missed = False
             self._turn.set()
 
@@ -144,22 +153,16 @@ class Worker:
         # with another ask under way nobody knows what the store will have been told
         idle = self._idle if len(self._asks) < ASKS_MAX else None
         self._reserved.add(free, room)
-        asked_ms = monotonic_ms()
         try:
+            asked_ms = monotonic_ms()
             found = await self.store.claim(Claim(self.id, self.queues, new_token(), free, room, idle))
+            was_idle, self._idle = self._idle, len(found) < free + room
+            await self._start_all(found, asked_ms)
         except StoreError:
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
-        finally:
+        finally:  # what was started counts by itself
             self._reserved.add(-free, -room)
-        was_idle, self._idle = self._idle, len(found) < free + room
-        for number, claimed in enumerate(found, 1):
-            if monotonic_ms() - asked_ms > claimed.job.lease_ms * 2 // 3:
-                await self._give_back([one.job for one in found[number - 1 :]])
-                break
-            self._start(claimed, asked_ms)
-            if number % START_MAX == 0:
-                await asyncio.sleep(0)
         # once more right after falling idle: what was added before we were marked idle woke nobody
         return len(found) >= free > 0 or (self._idle and not was_idle)
 
@@ -176,6 +179,15 @@ class Worker:
     def busy(self) -> int:
         """How many jobs are in hand."""
         return len(self._tasks)
+
+    async def _start_all(self, found: Sequence[Claimed], asked_ms: int) -> None:
+        for number, claimed in enumerate(found, 1):
+            if monotonic_ms() - asked_ms > claimed.job.lease_ms * 2 // 3:
+                await self._give_back([one.job for one in found[number - 1 :]])
+                break
+            self._start(claimed, asked_ms)
+            if number % START_MAX == 0:
+                await asyncio.sleep(0)
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """The answer took so long that their leases may be over: whoever is quicker may have them, uncharged."""
@@ -234,7 +246,7 @@ class Worker:
     async def _tend(self) -> None:
         """Keep connections up; know which lanes are down."""
         while True:
-            with suppress(StoreError):
+            with suppress(PerdureError):
                 await self.store.tend()
                 await self.refresh_lanes()
             await asyncio.sleep(LANES_S)

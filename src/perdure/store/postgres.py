@@ -22,20 +22,21 @@ LOCK_CLASSES = {"worker": 0x70657264, "leader": 0x70657265, "migrate": 0x7065726
 CHANNEL = "perdure"
 SESSION = (
     "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '5s'; SET statement_timeout = '30s'; "
-    "SET client_min_messages = 'warning'"
+    "SET client_min_messages = 'warning'; SET application_name = 'perdure'"
 )
 #: The writing connection repeats a few statements that all reach their rows by key; a planner that looks at young or
 #: stale statistics each time would rather read whole tables, and planning costs more than a small flush.
-WRITER_SESSION = f"{SESSION}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
+WRITER_SESSION = (
+    f"{SESSION}; SET jit = off; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
+)
 #: A client that is frozen between the two messages of a statement (prepare, run) is not idle to the server: neither of
-#: the timeouts above ends its transaction, so whoever lives does. Ours are those that go by the same name.
+#: the timeouts above ends its transaction, so whoever lives does. Ours are those that go by our name.
 END_FROZEN = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-    "AND usename = current_user AND application_name = current_setting('application_name') AND state = 'active' "
+    "AND usename = current_user AND application_name = 'perdure' AND state = 'active' "
     "AND wait_event = 'ClientRead' AND xact_start IS NOT NULL AND state_change < clock_timestamp() - interval '5 s'"
 )
 END_FROZEN_S = 1.0
-NAME = "perdure"
 CONNECT_S = 5.0
 POOL_MAX = 4
 #: A link that went silent tells nobody; without this the kernel would wait for a quarter of an hour.
@@ -46,9 +47,11 @@ class PostgresDriver:
     """The database at `url`."""
 
     def __init__(self, url: str, direct_url: str | None = None) -> None:
-        self.url = named(url)
-        self.direct_url = named(direct_url or url)
+        self.url = url
+        self.direct_url = direct_url or url
         self._ended_s = 0.0
+        # what is set on a pooler's connection stays there for whoever gets it next
+        self._writer_session = WRITER_SESSION if self.direct_url == url else SESSION
         self.dialect = PostgresDialect()
         self._writer: asyncpg.Connection | None = None
         self._pool: asyncpg.Pool | None = None
@@ -59,7 +62,7 @@ class PostgresDriver:
         self._heard: list[Callable[[], None]] = []
 
     async def open(self) -> None:
-        self._writer = await self._connect(self.url, WRITER_SESSION)
+        self._writer = await self._connect(self.url, self._writer_session)
         with mapped():
             self._pool = await asyncpg.create_pool(
                 self.url,
@@ -101,7 +104,7 @@ class PostgresDriver:
         async with self._writing:
             self._check_open()
             if self._writer is None or self._writer.is_closed():
-                self._writer = await self._connect(self.url, WRITER_SESSION)
+                self._writer = await self._connect(self.url, self._writer_session)
             connection = self._writer
             try:
                 with mapped(), _watched(connection) as heard:
@@ -233,13 +236,6 @@ class PostgresDriver:
     def _notified(self, *_: object) -> None:
         for heard in self._heard:
             heard()
-
-
-def named(url: str) -> str:
-    """The address with a name for our sessions, unless it gives one."""
-    if "application_name=" in url:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}application_name={NAME}"
 
 
 async def _set_up(connection: Any) -> None:

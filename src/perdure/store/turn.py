@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import ClassVar
 
 from perdure.errors import StoreBusy
 
@@ -25,17 +24,15 @@ PATIENCE_S = 15.0
 FROZEN_S = 3.0  # after which a stopped worker is ended
 STUCK_S = 10.0  # after which one that runs, but does not get on, is
 LOOK_S = 0.25
+LATE_S = 1.0  # a look this late says that we were paused ourselves
 NAME = "perdure-worker"  # at most 15 characters
 
-_NOTE = re.compile(rb"(\d+) (\d+) (\w+)")
 _LOCK = re.compile(r"\d+: FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
 _NOBODY = b" " * 40
 
 
 class Turn:
     """The turn at `path`; used by one thread."""
-
-    role: ClassVar[str] = "client"  # of this process
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +50,7 @@ class Turn:
         except BlockingIOError:
             fd = await_turn(self.path)
         try:
-            os.pwrite(fd, f"{os.getpid()} {time.monotonic_ns()} {self.role}".encode().ljust(len(_NOBODY)), 0)
+            os.pwrite(fd, f"{os.getpid()} {time.monotonic_ns()}".encode().ljust(len(_NOBODY)), 0)
             yield
         finally:
             os.pwrite(fd, _NOBODY, 0)
@@ -64,8 +61,6 @@ class Turn:
 
 def may_be_ended() -> None:
     """This process is a worker: should it keep its turn for too long, whoever waits may end it."""
-    Turn.role = "worker"
-    # so that it is known for a worker even if it is frozen before it could write that down
     with suppress(OSError):
         Path("/proc/self/comm").write_text(NAME)
 
@@ -86,56 +81,58 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
 
     threading.Thread(target=wait, name="perdure-turn", daemon=True).start()
     give_up_s = time.monotonic() + patience_s
-    stopped: dict[int, float] = {}
+    watch = Watch(path)
     while (left_s := give_up_s - time.monotonic()) > 0:
         with suppress(Empty):
             return answer.get(timeout=min(LOOK_S, left_s))
-        end_if_stuck(path)
-        end_if_frozen(path, stopped)
+        watch.look()
     with deciding:
         given_up.set()
     if not answer.empty():
         return answer.get()
-    raise StoreBusy(
-        f"process {holder(path) or 'unknown'} has held the database for {patience_s:g} s; is it frozen?"
-    )
+    raise StoreBusy(f"process {_told(path)} has held the database for {patience_s:g} s; is it frozen?")
 
 
-def end_if_stuck(path: Path) -> None:
-    """End the worker that keeps its turn for too long, if that is what the turn's file and the kernel both say."""
-    note = _NOTE.match(path.read_bytes())
-    if note is None or note[3] != b"worker":
-        return
-    pid, held_s = int(note[1]), (time.monotonic_ns() - int(note[2])) / 1e9
-    if held_s > FROZEN_S and holder(path) == pid and pid != os.getpid():
-        state = _state(pid)
+class Watch:
+    """Watches whoever has the turn while we wait, and ends a worker that is found in the same turn for too long.
+
+    Only what was seen counts: somebody who was paused together with us gets all his time again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._turn: tuple[int, bytes] | None = None
+        self._since_s = self._looked_s = 0.0
+
+    def look(self) -> None:
+        pid, now_s = holder(self.path), time.monotonic()
+        turn = None if pid is None else (pid, self.path.read_bytes())
+        if turn != self._turn or now_s - self._looked_s > LATE_S:
+            self._turn, self._since_s = turn, now_s
+        self._looked_s = now_s
+        if pid is not None and pid != os.getpid() and _name(pid) == NAME:
+            self._end_if_stuck(pid, now_s - self._since_s)
+
+    def _end_if_stuck(self, pid: int, held_s: float) -> None:
+        states = _states(pid)
         # one that waits for the disk cannot be ended, and may get on
-        if state in ("T", "t") or (held_s > STUCK_S and state not in ("D", "")):
+        if (held_s > FROZEN_S and states & {"T", "t"}) or (held_s > STUCK_S and states and "D" not in states):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def end_if_frozen(path: Path, stopped: dict[int, float]) -> None:
-    """End the worker that has the turn by the kernel's word and was found stopped for too long, whatever it wrote down.
-
-    `stopped` is since when a holder was found stopped at every look.
-    """
-    pid, now_s = holder(path), time.monotonic()
-    if pid is None or pid == os.getpid() or _state(pid) not in ("T", "t") or _name(pid) != NAME:
-        stopped.clear()
-    elif now_s - stopped.setdefault(pid, now_s) > FROZEN_S:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def holder(path: Path) -> int | None:
-    """The process that has the turn, by the kernel's word where it can be asked, otherwise by the file's."""
+    """The process that has the turn, by the kernel's word; None when nobody has it or the kernel cannot be asked."""
     try:
         inode, locks = path.stat().st_ino, Path("/proc/locks").read_text()
     except OSError:
-        note = _NOTE.match(path.read_bytes())
-        return int(note[1]) if note else None
+        return None
     return next((int(pid) for pid, of in _LOCK.findall(locks) if int(of) == inode), None)
+
+
+def _told(path: Path) -> str:
+    """Who has the turn, for people: where the kernel cannot be asked, by what the holder wrote down."""
+    return str(holder(path) or path.read_text().partition(" ")[0] or "unknown")
 
 
 def _name(pid: int) -> str:
@@ -146,9 +143,10 @@ def _name(pid: int) -> str:
         return ""
 
 
-def _state(pid: int) -> str:
-    """One letter of the kernel's: R running, S sleeping, D waiting for the disk, T stopped; empty when unknown."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+def _states(pid: int) -> set[str]:
+    """Of its threads, one letter of the kernel's each: R running, S sleeping, D waiting for the disk, T stopped."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError, IndexError):
+            found.add(stat.read_text().rpartition(")")[2].split()[0])
+    return found
