@@ -59,21 +59,9 @@ def worker(
     queue: Annotated[list[str] | None, typer.Option(help="Only these queues (may be repeated).")] = None,
 ) -> None:
     """Run a worker: a supervisor and a child that runs the stages. SIGTERM stops it gently, twice at once."""
-    import asyncio
-
-    from perdure.engine.supervisor import Supervisor
-    from perdure.store.turn import may_be_ended
-    from perdure.watch.log import configure, log_events
-
-    may_be_ended()
-    configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))
-
-    async def run() -> int:
-        supervisor = Supervisor(target, {"concurrency": concurrency, "queues": queue})
-        log_events(supervisor.events)
-        return await supervisor.run()
-
-    sys.exit(asyncio.run(run()))
+    options = jsonlib.dumps({"concurrency": concurrency, "queues": queue})
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "perdure.cli.supervise", target, options])
 
 
 @app.command()

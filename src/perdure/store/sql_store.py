@@ -51,6 +51,7 @@ class SqlStore(Reading):
         self.flusher = Flusher(driver, self._register_client, self.clock.now_ms)
         self._registered: dict[int, tuple[str, str]] = {}
         self._waking: asyncio.TimerHandle | None = None
+        self._woken_s = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, create: bool = True) -> None:
@@ -185,12 +186,15 @@ class SqlStore(Reading):
         return await self.driver.listen(heard)
 
     def wake_soon(self) -> None:
-        """Wake idle workers, once for whatever happens in the same few milliseconds."""
+        """Wake idle workers: at once, and again after what follows in the next few milliseconds, once for all of it."""
+        loop = asyncio.get_running_loop()
         if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(WAKE_S, self._wake)
+            quiet = loop.time() >= self._woken_s + WAKE_S
+            self._waking = loop.call_later(0 if quiet else WAKE_S, self._wake)
 
     def _wake(self) -> None:
         self._waking = None
+        self._woken_s = asyncio.get_running_loop().time()
         task = asyncio.create_task(self._wake_quietly())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
