@@ -56,8 +56,8 @@ async def measure(store: str, sizes: Sizes, say: Say) -> dict[str, Any]:
             await bound.register()
             return {
                 "store": "sqlite" if url.startswith("sqlite") else "postgres",
-                **await _rates(app, bound, sizes, say),
                 **await _worker(app, url, sizes, say),
+                **await _rates(app, bound, sizes, say),
                 "growth": await _growth(app, sizes, say),
             }
         finally:

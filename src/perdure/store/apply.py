@@ -56,6 +56,8 @@ class Flush:
         yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
         yield from self.add(kinds.get(Add, []), answers)
         yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.known)
+        if self.entries and self.sql.NOTIFY:
+            yield Query(self.sql.NOTIFY)
         for n, op in kinds.get(Promote, ()):
             answers[n] = yield from entering.promote(self.sql, op.limit, self.now_ms, self.keys)
         yield from entering.fill(self.sql, self.keys, self.now_ms)

@@ -345,6 +345,9 @@ class Dialect(ABC):
         "OR EXISTS (SELECT 1 FROM item WHERE blob = $1)"
     )
 
+    #: Wakes idle workers when the transaction commits; None where that is done otherwise.
+    NOTIFY: str | None = None
+
     # written per database
     WORKER_AGAIN: str
     MIGRATED: str

@@ -20,10 +20,14 @@ from perdure.store.postgres_dialect import PostgresDialect
 T = TypeVar("T")
 LOCK_CLASSES = {"worker": 0x70657264, "leader": 0x70657265, "migrate": 0x70657266}
 CHANNEL = "perdure"
-SESSION = (
-    "SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '5s'; SET statement_timeout = '30s'; "
-    "SET client_min_messages = 'warning'; SET application_name = 'perdure'"
-)
+SETTINGS = {
+    "idle_in_transaction_session_timeout": "5s",
+    "lock_timeout": "5s",
+    "statement_timeout": "30s",
+    "client_min_messages": "warning",
+    "application_name": "perdure",
+}
+SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
 #: The writing connection repeats a few statements that all reach their rows by key; a planner that looks at young or
 #: stale statistics each time would rather read whole tables, and planning costs more than a small flush.
 WRITER_SESSION = (
@@ -50,8 +54,9 @@ class PostgresDriver:
         self.url = url
         self.direct_url = direct_url or url
         self._ended_s = 0.0
+        self._pooled = self.direct_url != url
         # what is set on a pooler's connection stays there for whoever gets it next
-        self._writer_session = WRITER_SESSION if self.direct_url == url else SESSION
+        self._writer_session = SESSION if self._pooled else WRITER_SESSION
         self.dialect = PostgresDialect()
         self._writer: asyncpg.Connection | None = None
         self._pool: asyncpg.Pool | None = None
@@ -69,7 +74,9 @@ class PostgresDriver:
                 min_size=0,
                 max_size=POOL_MAX,
                 timeout=CONNECT_S,
-                setup=_set_up,
+                # from the start of a session they outlive what the pool resets; a pooler would refuse them there
+                server_settings=None if self._pooled else SETTINGS,
+                setup=_set_up if self._pooled else None,
                 max_inactive_connection_lifetime=60,
             )
 
@@ -216,11 +223,8 @@ class PostgresDriver:
     # --- wake-ups --------------------------------------------------------------------------------
 
     async def wake(self) -> None:
-        # NOTIFY takes a lock on the whole server at commit, so it is sent only when somebody sleeps
         async with self.reading() as connection:
-            await connection.execute(
-                f"SELECT pg_notify('{CHANNEL}', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
-            )
+            await connection.execute(self.dialect.NOTIFY)
 
     async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         self._heard.append(heard)

@@ -57,6 +57,8 @@ def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
 class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
+    #: It takes a lock on the whole server at commit, so it is sent only when somebody sleeps.
+    NOTIFY = "SELECT pg_notify('perdure', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
     MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"
     WORKER_AGAIN = (
         "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) OVERRIDING SYSTEM VALUE "

@@ -186,10 +186,13 @@ class SqlStore(Reading):
         return await self.driver.listen(heard)
 
     def wake_soon(self) -> None:
-        """Wake idle workers: at once, and again after what follows in the next few milliseconds, once for all of it."""
+        """Wake idle workers: at once, and again after what follows in the next few milliseconds, once for all of it.
+
+        Where a commit wakes them itself, only afterwards: for one that fell asleep while it was under way.
+        """
         loop = asyncio.get_running_loop()
         if self._waking is None:
-            quiet = loop.time() >= self._woken_s + WAKE_S
+            quiet = self.sql.NOTIFY is None and loop.time() >= self._woken_s + WAKE_S
             self._waking = loop.call_later(0 if quiet else WAKE_S, self._wake)
 
     def _wake(self) -> None:
