@@ -12,10 +12,11 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from perdure.errors import StoreUnavailable
 from tests.faults import voyage
 from tests.faults.fleet import Fleet
 from tests.faults.record import Line
@@ -59,8 +60,11 @@ class Flow:
 
     @property
     def open(self) -> int:
-        """How many documents have not ended, children included."""
-        return self.fleet.tally().documents.get("open", 0)
+        """How many documents have not ended, children included; asked again if the connection was lost."""
+        while True:
+            with suppress(StoreUnavailable):
+                return self.fleet.tally().documents.get("open", 0)
+            time.sleep(0.1)
 
     def feed_for(self, seconds: float) -> None:
         """Keep them coming."""

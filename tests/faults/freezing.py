@@ -1,4 +1,4 @@
-"""`perdure` with a supervisor that freezes itself, once, where a file tells it to: `python -m tests.faults.freezing`.
+"""`perdure worker` whose supervisor freezes itself, once, where a file tells it to: `python -m tests.faults.freezing`.
 
 `end`: in the transaction that renews leases, after its last statement. `half`: there, in the middle of a statement of
 PostgreSQL, between the message that prepares it and the one that runs it. `taken`, `given`: on SQLite, right after it
@@ -8,8 +8,10 @@ got the turn to write, and right before it gives it back. FAULTS_FREEZE names th
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 from asyncpg.connection import Connection
 
-from perdure.cli.main import main
+from perdure.cli.supervise import main
 from perdure.store.base import Query, Steps
 from perdure.store.flusher import Flusher
 from perdure.store.operations import Beat, Operation
@@ -94,4 +96,6 @@ def patch(marker: Marker) -> None:
 
 if __name__ == "__main__":
     patch(Marker(Path(os.environ["FAULTS_FREEZE"])))
+    _, target, _, concurrency = sys.argv[1:]  # worker TARGET --concurrency N
+    sys.argv[1:] = [target, json.dumps({"concurrency": int(concurrency), "queues": None})]
     main()

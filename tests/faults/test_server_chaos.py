@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.faults.fleet import Fleet
 from tests.faults.flow import Flow, assert_arrived, assert_repeats_explained, seeded
 from tests.faults.process import WorkerProcess
 from tests.faults.server import Server, own_server
-from tests.faults.stages import STORE_VARIABLE
 
 WORKERS = 3
 CONCURRENCY = 5
 OPEN_MAX = 30
 BACK_S = 5.0
 REST_S = 60.0
-NAME = "faulted"
-SESSIONS = f"SELECT pid FROM pg_stat_activity WHERE application_name = '{NAME}' ORDER BY pid"
+SESSIONS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' "
+    "AND pid <> pg_backend_pid() ORDER BY pid"
+)
 
 
 @pytest.fixture
@@ -71,17 +75,15 @@ def test_crashing_server(
     ],
 )
 def test_terminated_sessions(postgres_url: str, tmp_path: Path, sessions: int, documents: int) -> None:
-    """Twice a second the server ends a session of a worker, whichever: one that writes, reads or holds its lock."""
+    """Twice a second the server ends any session: one that writes, reads or holds a lock, a worker's or our own."""
     with seeded() as rng, Fleet(postgres_url, tmp_path) as fleet:
         flow = Flow(fleet, rng, open_max=OPEN_MAX)
-        joint = "&" if "?" in postgres_url else "?"
-        workers = _at_work(fleet, flow, {STORE_VARIABLE: f"{postgres_url}{joint}application_name={NAME}"})
+        workers = _at_work(fleet, flow)
         children = [worker.child for worker in workers]
         ended = 0
         while ended < sessions or flow.taken < documents:
             flow.feed_for(0.5)
-            found = fleet.query(SESSIONS)
-            ended += bool(fleet.query(f"SELECT pg_terminate_backend({rng.choice(found)[0]})")[0][0])
+            ended += asyncio.run(_end_session(postgres_url, rng))
         rest_s = flow.wait_until_over(within_s=REST_S)
 
         _assert_unharmed(fleet)
@@ -89,11 +91,20 @@ def test_terminated_sessions(postgres_url: str, tmp_path: Path, sessions: int, d
         assert [worker.child for worker in workers] == children, "nobody had to be restarted"
 
 
-def _at_work(fleet: Fleet, flow: Flow, environment: dict[str, str] | None = None) -> list[WorkerProcess]:
+async def _end_session(url: str, rng: random.Random) -> bool:
+    connection = await asyncpg.connect(url)
+    try:
+        found = [row[0] for row in await connection.fetch(SESSIONS)]
+        return bool(await connection.fetchval("SELECT pg_terminate_backend($1)", rng.choice(found)))
+    finally:
+        await connection.close()
+
+
+def _at_work(fleet: Fleet, flow: Flow) -> list[WorkerProcess]:
     """Workers that all have something in hand."""
-    options = {"PERDURE_LOG_LEVEL": "INFO", **(environment or {})}
     workers = [
-        fleet.start("travelling", concurrency=CONCURRENCY, ready=False, **options) for _ in range(WORKERS)
+        fleet.start("travelling", concurrency=CONCURRENCY, ready=False, PERDURE_LOG_LEVEL="INFO")
+        for _ in range(WORKERS)
     ]
 
     def all_at_work() -> bool:

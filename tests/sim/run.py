@@ -50,6 +50,15 @@ class Story:
 
 def simulate(seed: int, tell: bool = False) -> Story:
     """Play the seed; the violation, if there was one, is in the story, and with `tell` all that happened."""
+    gc.disable()  # a collection may end forgotten code, and when it comes depends on what ran before
+    try:
+        return _simulate(seed, tell)
+    finally:
+        gc.collect(0)  # all of the world was young
+        gc.enable()
+
+
+def _simulate(seed: int, tell: bool) -> Story:
     loop, rng = VirtualLoop(), random.Random(seed)
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(lambda *_: None)  # a killed process leaves its tasks where they are
@@ -79,23 +88,18 @@ def _determined(world: World) -> Iterator[None]:
     def wall_ms() -> int:
         return int(loop.now_s * 1000) + rng.choice((0, 0, 5_000, -5_000))
 
-    gc.disable()  # a collection may end forgotten code, and when it comes depends on what ran before
-    try:
-        with ExitStack() as patches:
-            for where, name, instead in (
-                (keeper, "time", time),
-                (token, "wall_ms", wall_ms),
-                (secrets, "randbits", rng.getrandbits),
-                (intake, "uuid7", lambda: f"d{next(numbers)}"),
-                (service, "_who", lambda: here().name),
-                (migrate, "known", lambda _: MIGRATIONS),
-                (rules, "RESCHEDULE_MS", 20_000),
-            ):
-                patches.enter_context(mock.patch.object(where, name, instead))
-            yield
-    finally:
-        gc.enable()
-        gc.collect(0)  # all of this world is young
+    with ExitStack() as patches:
+        for where, name, instead in (
+            (keeper, "time", time),
+            (token, "wall_ms", wall_ms),
+            (secrets, "randbits", rng.getrandbits),
+            (intake, "uuid7", lambda: f"d{next(numbers)}"),
+            (service, "_who", lambda: here().name),
+            (migrate, "known", lambda _: MIGRATIONS),
+            (rules, "RESCHEDULE_MS", 20_000),
+        ):
+            patches.enter_context(mock.patch.object(where, name, instead))
+        yield
 
 
 async def _play(world: World) -> None:
