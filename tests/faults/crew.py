@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
-from contextlib import suppress
 
 from tests.faults.fleet import Fleet
 from tests.faults.flow import Loss
-from tests.faults.process import WorkerProcess
+from tests.faults.process import WorkerProcess, send
 
 
 class Crew:
@@ -27,12 +25,12 @@ class Crew:
     def freeze_one(self) -> list[int]:
         """SIGSTOP for all of any worker, whatever it does at that moment; its pids."""
         pids = [process.pid for process in self.rng.choice(self.workers).processes]
-        _signal(pids, signal.SIGSTOP)
+        send(pids, signal.SIGSTOP)
         return pids
 
     def wake(self, pids: list[int]) -> None:
         """SIGCONT for what was not ended meanwhile."""
-        _signal(pids, signal.SIGCONT)
+        send(pids, signal.SIGCONT)
         self.replace_lost()
 
     def replace_lost(self) -> None:
@@ -53,9 +51,3 @@ class Crew:
             return  # its last child is gone, its next one not there yet
         self.losses.append(Loss(worker.number, from_s, time.monotonic()))
         self.replace_lost()
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)

@@ -36,6 +36,13 @@ def stopped(pid: int) -> bool:
         return True
 
 
+def send(pids: Iterable[int], number: int) -> None:
+    """A signal for those of these processes that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 class WorkerProcess:
     """Made by `Fleet.start`."""
 
@@ -87,8 +94,7 @@ class WorkerProcess:
         return killed_s
 
     def signal(self, number: int, pids: Iterable[int] | None = None) -> None:
-        for pid in pids if pids is not None else [p.pid for p in self.processes]:
-            os.kill(pid, number)
+        send([p.pid for p in self.processes] if pids is None else pids, number)
 
     def stop(self, within_s: float = PATIENCE_S) -> int:
         """SIGTERM; its exit status."""

@@ -76,7 +76,8 @@ def _check_done(book: Book, document: DocumentRow) -> None:
         raise Violation("whole", f"{document.id} emitted {names}")
     kept = any(job.pipeline == "books" for job in map(book.jobs.__getitem__, book.jobs_of[document.id]))
     items = sorted({key[4] for key in book.items if key[0] == document.id})
-    if kept and items != ["0", "1", "2", "left", "right"]:
+    # a later generation may find its stages saved and its items pruned with the job of an earlier one
+    if kept and document.generation == 1 and items != ["0", "1", "2", "left", "right"]:
         raise Violation("acknowledged", f"of the items of {document.id} there are {items}")
     children = [other for other in book.documents.values() if other.parent_id == document.id]
     if len(children) != (document.name == "parent"):
