@@ -48,7 +48,7 @@ class Codec:
             raise Unstorable(f"{self.what} is bytes without an annotation that says so; annotate it as bytes")
         adapter = self._adapter or self.check()
         try:
-            fitting = adapter.validate_python((value,))
+            fitting = adapter.validator.validate_python((value,))
         except ValueError as error:  # pydantic's own is one; naming it would import it at every call
             message = f"{self.what} is not {type_name(self.type)}: {_reasons(error)}"
             raise Permanent("output_invalid", message) from error
@@ -61,7 +61,7 @@ class Codec:
         """The value, validated. InputInvalid if these bytes do not hold one of this type."""
         adapter = self._adapter or self.check()
         try:
-            (value,) = adapter.validate_json(b"[" + raw + b"]", by_alias=False, by_name=True)
+            (value,) = adapter.validator.validate_json(b"[" + raw + b"]", by_alias=False, by_name=True)
         except ValueError as error:
             message = f"{self.what} cannot be read as {type_name(self.type)}: {_reasons(error)}"
             raise InputInvalid(message) from error
@@ -71,6 +71,8 @@ class Codec:
         """Encode, and the value as a later attempt will load it: whoever goes on with that one sees no difference
         between a first run and a resumed one. Unstorable if it would not come back."""
         raw = self.encode(value)
+        if type(value) is str is self.type and value.isascii():
+            return raw, value  # what most stages give, and it comes back as it went
         try:
             return raw, self.decode(raw)
         except InputInvalid as error:
@@ -79,7 +81,7 @@ class Codec:
     def _dump(self, adapter: TypeAdapter[Any], fitting: Any) -> bytes:
         try:
             try:
-                raw = adapter.dump_json(fitting, by_alias=False, round_trip=True, warnings=False)
+                raw = adapter.serializer.to_json(fitting, by_alias=False, round_trip=True, warnings=False)
             except ValueError:
                 raw = _dump_cleaned(adapter, fitting)
         except (RecursionError, ValueError, TypeError) as error:

@@ -68,6 +68,8 @@ class Worker:
         self._idle = False
         self._asks: set[asyncio.Task[None]] = set()
         self._broken: Exception | None = None  # what a claim ended with
+        self._claims = False  # by itself, not driven by hand
+        self._asking = False  # an ask is on its way
         self._missed = False  # there may be work, but all asks were out
         self._busy = Slots()  # taken, with those asked for
         self._reserved = Slots()  # asked for and not answered yet
@@ -82,6 +84,7 @@ class Worker:
             asyncio.create_task(self._look(), name="perdure-look"),
             asyncio.create_task(self._tend(), name="perdure-tend"),
         ]
+        self._claims = True
         try:
             while not self.stopping.is_set():
                 self._turn.clear()
@@ -118,9 +121,12 @@ class Worker:
 
     def _ask(self) -> None:
         """One claim more, unless enough are under way; one that only looks for suspects goes alone."""
+        if self._asking:
+            return  # it has not counted the free slots yet
         if self._asks and (len(self._asks) >= ASKS_MAX or self._free()[0] <= 0):
             self._missed = True
             return
+        self._asking = True
         ask = asyncio.create_task(self._answered(), name="perdure-claim")
         self._asks.add(ask)
 
@@ -147,6 +153,7 @@ class Worker:
 
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
+        self._asking = False
         free, room = self._free()
         if not free and not room:
             return False
@@ -164,7 +171,7 @@ class Worker:
         finally:  # what was started counts by itself
             self._reserved.add(-free, -room)
         # once more right after falling idle: what was added before we were marked idle woke nobody
-        return len(found) >= free > 0 or (self._idle and not was_idle)
+        return self._idle and not was_idle
 
     async def turn(self) -> int:
         """One claim, run to its end, for whoever drives a worker by hand; how many jobs that were."""
@@ -214,13 +221,15 @@ class Worker:
         if not journey.left:
             journey.left = True
             self._count(journey, -1)
-            self._turn.set()
+            if self._claims and not self.stopping.is_set():
+                self._ask()  # at once, to ride in the commit of this very end
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         journey = self._tasks.pop(task)
         self._leave(journey)
+        if not self.slate.room:
+            self._turn.set()  # for want of a line, free slots were not asked for
         self.slate.free(journey.slot)
-        self._turn.set()
         if not task.cancelled():
             task.exception()  # the store refused to settle; the lease will run out and the sweeper decides
 
