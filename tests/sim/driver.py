@@ -172,7 +172,7 @@ class SimStore(SqlStore):
         await self._strike()
         kept, j = await super().save(save), save.job
         self.book.count_fenced()
-        for output in save.outputs if kept else ():
+        for output in (save.output,) if kept and save.output else ():
             if (j.document_id, j.pipeline, output.stage, j.generation) not in self.book.saved:
                 self._violated(f"{j.key}.{output.stage} was answered as saved but is not")
         for item in save.items if kept and j.id in self.book.jobs else ():

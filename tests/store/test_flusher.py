@@ -74,7 +74,7 @@ async def test_different_operations_share_a_commit_and_each_gets_its_own_answer(
 
 async def test_a_document_has_one_operation_per_commit_in_the_order_they_came(world: World) -> None:
     job, other = await jobs_of(world, 2)
-    steps = [save(job, name, outputs=(output(data=name.encode()),)) for name in ("a", "b", "c")]
+    steps = [save(job, name, output=output(data=name.encode())) for name in ("a", "b", "c")]
 
     flushes, answers = await flushes_of(
         world, *(world.store.save(s) for s in steps), world.settle(job, DONE), world.settle(job, retry()),
@@ -111,7 +111,7 @@ POISONS: dict[str, dict[str, Any]] = {
 
 
 def poisoned(job: Job, poison: dict[str, Any]) -> Save:
-    return save(job, outputs=(replace(output(), **poison),))
+    return save(job, output=replace(output(), **poison))
 
 
 @pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
@@ -173,7 +173,7 @@ async def test_an_operators_verb_says_what_was_refused_too(world: World) -> None
 
 
 async def with_sql(world: World, job: Job, statement: str, *params: object) -> bool:
-    return await world.store.save(save(job, outputs=(output(),), sql=((statement, params),)))
+    return await world.store.save(save(job, output=output(), sql=((statement, params),)))
 
 
 async def test_a_users_sql_commits_with_its_save(world: World) -> None:
@@ -211,9 +211,9 @@ async def test_a_users_sql_that_fails_fails_alone_and_takes_its_save_back(
 
     _, answers = await flushes_of(
         world,
-        *(world.store.save(save(j, outputs=(output(),))) for j in jobs[:5]),
+        *(world.store.save(save(j, output=output())) for j in jobs[:5]),
         with_sql(world, jobs[5], statement),
-        *(world.store.save(save(j, outputs=(output(),))) for j in jobs[6:]),
+        *(world.store.save(save(j, output=output())) for j in jobs[6:]),
     )
 
     assert isinstance(answers.pop(5), StoreError)

@@ -150,7 +150,7 @@ class Fate:
     def _save(self, job: Job, number: int, child: NewDocument) -> Save:
         return Save(
             job, f"s{number}", LANES[number], LEASE_MS, suspect=number == 0,
-            outputs=(output(f"s{number}", str(number).encode()),),
+            output=output(f"s{number}", str(number).encode()),
             items=tuple(ItemOutput("s", str(n), "f", 1, b"x") for n in range(number)),
             rows=tuple(EmittedRow("v", str(n), str(number).encode()) for n in range(number)),
             documents=(replace(child, org=job.org),) if number == 1 else (),

@@ -113,7 +113,7 @@ async def test_a_save_is_applied_once(world: World, faults: list[Fault]) -> None
     row = EmittedRow("v", "1", b"1")
 
     assert await world.store.save(
-        save(job, outputs=(output(),), rows=(row,), documents=(document(),), jobs=spawned)
+        save(job, output=output(), rows=(row,), documents=(document(),), jobs=spawned)
     )
 
     assert len(await world.store.saves(ORG, id_, "books")) == 1
@@ -176,7 +176,7 @@ async def test_a_transaction_that_breaks_in_the_middle_leaves_nothing_behind(
     job = await world.take()
     driver = break_writes(world, [broken_after(statements, error) for statements in range(4)])
 
-    assert await world.store.save(save(job, outputs=(output(),)))
+    assert await world.store.save(save(job, output=output()))
 
     assert (driver.writes, len(await world.store.saves(ORG, id_, "books"))) == (5, 1)
     assert (await world.table("worker", "WHERE kind = 'client'"))[0]["flush"] == world.store.flusher.number

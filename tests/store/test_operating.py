@@ -24,7 +24,7 @@ async def ended(world: World, ending: Outcome, name: str = "") -> str:
     (id_,) = await world.add(document(name, policy=Policy(attempts=1)))
     job = await world.take()
     item = ItemOutput("extract", "1", "f", 1, b"1")
-    await world.settle(job, ending, save=save(job, "extract", outputs=(output(),), items=(item,)))
+    await world.settle(job, ending, save=save(job, "extract", output=output(), items=(item,)))
     return id_
 
 
@@ -47,7 +47,7 @@ async def test_a_requeue_starts_a_generation_with_a_fresh_budget_and_keeps_histo
     job = await world.take()
     assert (job.generation, job.attempts, job.claims, job.crashes, job.fresh_from) == (2, 1, 1, 0, "chunk")
     assert (job.attempts_max, job.policy.attempts) == (2, 2)
-    await world.store.save(save(job, outputs=(output(data=b"2"),)))
+    await world.store.save(save(job, output=output(data=b"2")))
     await world.settle(job, DONE)
     assert [(a.generation, a.claim) for a in await world.store.attempts(ORG, id_)] == [(1, 1), (2, 1)]
     assert [s.generation for s in await world.store.saves(ORG, id_, "books")] == [1, 2]

@@ -69,7 +69,7 @@ async def test_connections_cut_again_and_again_lose_and_double_nothing(postgres_
 
     async def work(number: int) -> list[bool]:
         job = jobs[number]
-        kept = [await world.store.save(save(job, stage, outputs=(output(stage),))) for stage in stages]
+        kept = [await world.store.save(save(job, stage, output=output(stage))) for stage in stages]
         child = document(f"child{number}")
         return [*kept, await world.settle(job, DONE, save=save(job, documents=(child,)))]
 
@@ -104,7 +104,7 @@ async def test_a_row_locked_by_somebody_delays_and_does_not_fail(postgres_world:
     await locking.start()
     await other.execute("SELECT 1 FROM job WHERE id = $1 FOR UPDATE", job.id)
 
-    saving = asyncio.create_task(world.store.save(save(job, outputs=(output(),))))
+    saving = asyncio.create_task(world.store.save(save(job, output=output())))
     await asyncio.sleep(0.1)
     assert not saving.done()
     await locking.rollback()

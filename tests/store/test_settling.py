@@ -235,7 +235,7 @@ async def test_the_last_save_and_the_end_are_one(world: World) -> None:
     job = await world.take()
     last = save(
         job,
-        outputs=(output(),),
+        output=output(),
         items=(ItemOutput("extract", "1", "f", 1, b"1"),),
         documents=(document("child"),),
     )

@@ -71,7 +71,7 @@ class Codec:
         """Encode, and the value as a later attempt will load it: whoever goes on with that one sees no difference
         between a first run and a resumed one. Unstorable if it would not come back."""
         raw = self.encode(value)
-        if type(value) is str is self.type and value.isascii():
+        if self.type is str and type(value) is str and value.isascii():
             return raw, value  # what most stages give, and it comes back as it went
         try:
             return raw, self.decode(raw)

@@ -217,7 +217,7 @@ class Runner:
         marked = rows or job.resumed
         save = Save(
             job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
-            fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", outputs=(output,),
+            fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
             rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql,
         )  # fmt: skip
         if following is None:

@@ -62,7 +62,7 @@ def matches(save: SavedStage, stage: AnyStage, input_hash: str) -> bool:
 
 def input_hash(document: Document, job: Job, stage: AnyStage, hashes: Mapping[str, str]) -> str:
     """What the stage works on."""
-    return digest(document.content_hash, job.input, *(hashes[name] for name in stage.sources))
+    return digest(document.content_hash, job.input, *[hashes[name] for name in stage.sources])
 
 
 def item_fingerprint(stage: AnyStage, input_hash: str) -> str:

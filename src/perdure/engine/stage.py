@@ -20,7 +20,7 @@ from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.result import NAME, NAME_RULE, Produced, Result
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, STAGE, Wiring, wire
-from perdure.errors import InputInvalid, Permanent, PipelineInvalid, Transient
+from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
 if TYPE_CHECKING:
     from perdure.engine.pipeline import Pipeline
@@ -187,11 +187,13 @@ class Stage(Generic[P, R]):
     def collect(self, returned: Any) -> tuple[Produced, Any]:
         """What the stage returned, ready to be saved, and its value as the next stage is to see it."""
         if not isinstance(returned, Result):
-            if inspect.isawaitable(returned):
-                raise Permanent(
-                    "result_invalid", f"stage {self.name} returned an awaitable; write it as async def"
-                )
-            output, value = self.codec.saved(returned)
+            try:
+                output, value = self.codec.saved(returned)
+            except PerdureError:
+                if not inspect.isawaitable(returned):
+                    raise
+                message = f"stage {self.name} returned an awaitable; write it as async def"
+                raise Permanent("result_invalid", message) from None
             return Produced(output), value
         output, value = self.codec.saved(returned.value)
         rows = tuple(row.emitted() for row in returned.rows)

@@ -41,6 +41,7 @@ class Flush:
         self.client = client
         self.now_ms = now_ms
         self.known = known  # (queue, lane) pairs that are declared for certain
+        self.declared: set[tuple[str, str]] = set()  # those that this flush adds
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
 
@@ -55,7 +56,8 @@ class Flush:
                 answers[n] = yield from act(op)
         yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
         yield from self.add(kinds.get(Add, []), answers)
-        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.known)
+        yield from self.declare({(entry.job.queue, entry.job.lane) for entry in self.entries})
+        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys)
         if self.entries and self.sql.NOTIFY:
             yield Query(self.sql.NOTIFY)
         for n, op in kinds.get(Promote, ()):
@@ -67,6 +69,12 @@ class Flush:
             answers[n] = yield from self.claim(op)
         return answers
 
+    def declare(self, pairs: set[tuple[str, str]]) -> Steps[None]:
+        """A claim joins queue and lane, so a job in an undeclared one would never be seen."""
+        if new := pairs - self.known:
+            yield from entering.declare(self.sql, [queue for queue, _ in new], [lane for _, lane in new])
+            self.declared |= new
+
     # --- fenced writes ---------------------------------------------------------------------------
 
     def fenced(
@@ -76,9 +84,8 @@ class Flush:
         sql, now_ms = self.sql, self.now_ms
         if not saves and not settles:
             return
-        # a claim joins the lane, so a job that moves to an undeclared one would never be seen again
         moves = {(op.job.queue, op.lane) for _, op in saves} | {(op.job.queue, op.lane) for _, op in settles}
-        yield from entering.declare(sql, (), [lane for _, lane in moves - self.known])
+        yield from self.declare(moves)
         accepted: set[int] = set()
         if saves:
             fence = [rows.save_fence(n, op) for n, op in sorted(saves, key=_by_job)]
@@ -112,17 +119,16 @@ class Flush:
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
         """Outputs, items, rows and children of accepted saves."""
         sql, now_ms = self.sql, self.now_ms
+        if outputs := [rows.saved(s.job, s.output, now_ms) for s in saves if s.output]:
+            yield Query(sql.SAVED_ADD, rows=outputs)
         # one statement must not touch one row twice; of each key the last one written wins
-        outputs = {rows.saved_key(s.job, o): rows.saved(s.job, o, now_ms) for s in saves for o in s.outputs}
-        if outputs:
-            yield Query(sql.SAVED_ADD, rows=list(outputs.values()))
         items = {rows.item_key(s.job, item): rows.item(s.job, item) for s in saves for item in s.items}
         if items:
             yield Query(sql.ITEM_ADD, rows=list(items.values()))
         emitted = {rows.emitted_key(s.job, r): rows.emitted(s, r, now_ms) for s in saves for r in s.rows}
         if emitted:
             yield Query(sql.EMITTED_ADD, rows=list(emitted.values()))
-        if stale := [rows.stale(s) for s in saves if s.outputs and s.fingerprint and s.job.resumed]:
+        if stale := [rows.stale(s) for s in saves if s.output and s.fingerprint and s.job.resumed]:
             yield Query(sql.EMITTED_STALE, rows=stale)
         if documents := [d for s in saves for d in s.documents]:
             yield from self.insert(documents)

@@ -64,16 +64,11 @@ def lane_state(lane: str, down: Mapping[str, Row]) -> Row:
     return next((down[need] for need in sorted(needs_of(lane)) if need in down), (None, None))
 
 
-def enter(
-    sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str], known: set[tuple[str, str]]
-) -> Steps[None]:
-    """Write the jobs: waiting if not due, parked if limited, ready otherwise."""
+def enter(sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str]) -> Steps[None]:
+    """Write the jobs, whose queues and lanes are declared: waiting if not due, parked if limited, ready otherwise."""
     if not entries:
         return
     due_ms = [_due_ms(e.job, now_ms) for e in entries]
-    # a claim joins queue and lane, so a job in an undeclared one would never be seen
-    unknown = {(e.job.queue, e.job.lane) for e in entries} - known
-    yield from declare(sql, [queue for queue, _ in unknown], [lane for _, lane in unknown])
     now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
     wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]
     turns: dict[int, float] = dict(zip(now_due, (yield from assign(sql, wanted)), strict=True))

@@ -18,7 +18,7 @@ from typing import Any
 from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Transient, Unstorable
 from perdure.store.apply import Flush, resolve
 from perdure.store.base import DataRefused, Driver, Query, Steps
-from perdure.store.operations import Add, Cancel, Operation, Raise, Requeue, Save, Settle
+from perdure.store.operations import Cancel, Operation, Raise, Requeue, Save, Settle
 
 BATCH_MAX = 1_000
 CLOSE_S = 5.0
@@ -39,13 +39,9 @@ class Pending:
 
 def subject(op: Operation) -> str | None:
     """What an operation changes: at most one per subject and flush, in the order they came."""
-    match op:
-        case Save(job=job) | Settle(job=job):
-            return job.document_id
-        case Cancel() | Requeue() | Raise():
-            return op.document_id
-        case _:
-            return None
+    if isinstance(op, Save | Settle):
+        return op.job.document_id
+    return op.document_id if isinstance(op, Cancel | Requeue | Raise) else None
 
 
 class Flusher:
@@ -166,7 +162,7 @@ class Flusher:
                 if not self.client:
                     self.client, self.number = await self._register(), 0
                 number = self.number + 1
-                answers = await self._driver.write(partial(self._steps, ops, number, in_doubt))
+                answers, declared = await self._driver.write(partial(self._steps, ops, number, in_doubt))
             except Forgotten:
                 self.client = 0
                 if in_doubt:
@@ -190,29 +186,27 @@ class Flusher:
             else:
                 self.number = number
                 self.flushes += 1
-                self._known |= _declared(ops)
+                self._known |= declared
                 return answers
 
-    def _steps(self, ops: Sequence[Operation], number: int, in_doubt: bool) -> Steps[list[Any]]:
+    def _steps(
+        self, ops: Sequence[Operation], number: int, in_doubt: bool
+    ) -> Steps[tuple[list[Any], set[tuple[str, str]]]]:
+        """The answers, and the (queue, lane) pairs that were declared for them."""
         sql = self._driver.dialect
         guarded = yield Query(sql.GUARD, (self.client, number, self._now_ms()))
         if not guarded:
             found = yield Query(sql.FLUSH_NUMBER, (self.client,))
             if found and found[0][0] == number and in_doubt:
-                return (yield from resolve(sql, ops))
+                return (yield from resolve(sql, ops)), set()
             raise Forgotten
-        return (yield from Flush(sql, self.client, guarded[0][0], self._known).run(ops))
+        flush = Flush(sql, self.client, guarded[0][0], self._known)
+        return (yield from flush.run(ops)), flush.declared
 
 
 def _alone(op: Operation) -> bool:
     save = op.save if isinstance(op, Settle) else op
     return isinstance(save, Save) and bool(save.sql)
-
-
-def _declared(ops: Sequence[Operation]) -> set[tuple[str, str]]:
-    """Queues and lanes that these operations, once applied, made known."""
-    added = {(d.job.queue, d.job.lane) for op in ops if isinstance(op, Add) for d in op.documents}
-    return added | {(op.job.queue, op.lane) for op in ops if isinstance(op, Save | Settle)}
 
 
 def _fail(pending: Pending, error: Exception) -> None:

@@ -117,7 +117,7 @@ class Claim:
 
 @frozen
 class Save:
-    """A checkpoint: outputs, rows, children and the advance. Answer: True, or False when the lease has passed on."""
+    """A checkpoint: output, rows, children and the advance. Answer: True, or False when the lease has passed on."""
 
     job: Job
     stage: str  # where the job stands after this save
@@ -126,7 +126,7 @@ class Save:
     suspect: bool = False
     ran: str = ""  # the stage that this comes from
     fingerprint: str = ""  # of its version, model and input: rows that it emitted under another one are stale
-    outputs: tuple[StageOutput, ...] = ()
+    output: StageOutput | None = None
     items: tuple[ItemOutput, ...] = ()
     rows: tuple[EmittedRow, ...] = ()
     documents: tuple[NewDocument, ...] = ()

@@ -114,10 +114,6 @@ def finish(ordinal: int, op: Settle) -> Row:
     return (ordinal, j.org, j.id, j.token, op.stage, j.worker)
 
 
-def saved_key(j: Job, out: StageOutput) -> Row:
-    return (j.org, j.document_id, j.pipeline, out.stage, j.generation)
-
-
 def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
     return (
         j.org, j.document_id, j.pipeline, out.stage, j.generation, out.version, out.model, out.input_hash,
