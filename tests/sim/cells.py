@@ -43,7 +43,7 @@ class SimNursery:
             CellPort(on_message, work.items), document, stage.name, version=stage.version, attempt=work.attempt,
             generation=work.generation, input_hash=work.input_hash, is_async=True,
         )  # fmt: skip
-        values = load(stage, work.raws)
+        values = load(stage, work.raws, {})
         token = in_cell.set(True)
         try:
             running = stage.fn(**stage.arguments(document, context, values, work.input))

@@ -38,10 +38,12 @@ ABANDON_S = 1.0
 
 @frozen
 class Ran:
-    """What a run gave: the produced output and the rows emitted on the way."""
+    """What a run gave: the produced output, the rows emitted on the way, and the output as the next stage is to see
+    it, where that is at hand and nobody else's."""
 
     produced: Produced
     rows: list[EmittedRow]
+    loaded: tuple[Any] | None = None
 
 
 class Execution:
@@ -133,12 +135,14 @@ class Execution:
     async def _here(self) -> Ran:
         stage, document = self.stage, self.journey.document
         context = self._context() if stage.wants_context else None
-        values = load(stage, self.raws)
+        values = load(stage, self.raws, self.journey.loaded)
         arguments = stage.arguments(document, context, values, self.job.input)
 
         def finish(returned: Any) -> Ran:
-            produced, rows, _ = conclude(stage, document, context, values, returned)
-            return Ran(produced, rows)
+            produced, rows, value = conclude(stage, document, context, values, returned)
+            # a reader of what has no type may want it as another one, a contract may have changed it
+            own = stage.codec.type is not Any and not stage.contracts
+            return Ran(produced, rows, (value,) if own else None)
 
         try:
             if stage.is_async:

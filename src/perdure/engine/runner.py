@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
 from perdure.core.lane import lane_of
@@ -45,7 +46,7 @@ from perdure.engine.threads import Threads
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
-from perdure.store.operations import NewDocument, NewJob, Save, Settle
+from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 
@@ -73,6 +74,8 @@ class Journey:
     folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
     raws: dict[str, bytes] = field(default_factory=dict)  # outputs that are at hand
+    loaded: dict[str, Any] = field(default_factory=dict)  # of these, what the next reader need not read
+    outputs: list[StageOutput] = field(default_factory=list)  # of this claim
     ignored: set[str] = field(default_factory=set)
     progressed: bool = False
     settled: bool = False
@@ -144,9 +147,7 @@ class Runner:
                 try:
                     return await self._stages(journey, pipeline)
                 except Unreadable as unreadable:
-                    journey.ignored.add(unreadable.stage)
-                    journey.raws.pop(unreadable.stage, None)
-                    journey.hashes.clear()
+                    self._disregard(journey, unreadable.stage)
         except asyncio.CancelledError:
             if journey.revoked:
                 raise LeaseLost("the lease ran out") from None
@@ -155,6 +156,15 @@ class Runner:
             raise
         except Exception as error:
             return await self._failed(journey, pipeline, error)
+
+    def _disregard(self, journey: Journey, stage: str) -> None:
+        """Begin again without what is saved of this stage."""
+        for output in journey.outputs:
+            journey.saved[output.stage] = saving.as_saved(output, journey.job)
+            journey.ignored.discard(output.stage)
+        journey.ignored.add(stage)
+        journey.raws.pop(stage, None)
+        journey.hashes.clear()
 
     async def _fetch(self, journey: Journey, record: DocumentRecord) -> None:
         """Bring the document's content within reach of code that has no event loop."""
@@ -201,8 +211,8 @@ class Runner:
         try:
             ran = await Execution(self, journey, stage, input_hash, raws).run()
         except SavedUnreadable as unreadable:
-            if unreadable.stage not in journey.saved or unreadable.stage in journey.ignored:
-                raise
+            if any(made.stage == unreadable.stage for made in journey.outputs):
+                raise  # saved by this very claim: to run it again would change nothing
             raise Unreadable(unreadable.stage) from None
         duration_ms = monotonic_ms() - journey.stage_started_ms
         output = await saving.stage_output(stage, ran.produced.output, input_hash, duration_ms, self.blobs)
@@ -232,8 +242,9 @@ class Runner:
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash
         journey.raws[stage.name] = ran.produced.output
-        journey.saved[stage.name] = saving.as_saved(output, job)
-        journey.ignored.discard(stage.name)
+        if ran.loaded is not None:
+            journey.loaded = {stage.name: ran.loaded[0]}
+        journey.outputs.append(output)
         self.events.publish(
             StageSaved(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms)
         )

@@ -96,6 +96,7 @@ class Stage(Generic[P, R]):
         self.codec = Codec(wiring.output, f"what stage {self.name} gives")
         self._codecs: dict[str, Codec] = {}  # of what it reads
         self._check_options()
+        self.lease_ms = int(1000 * (lease_s or pipeline.lease_s))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -124,10 +125,6 @@ class Stage(Generic[P, R]):
     def target(self) -> str:
         """Its address for a fresh process, see pipeline.find_target: `module:pipeline.stage`."""
         return f"{module_address(self.fn)}:{self.pipeline.name}.{self.name}"
-
-    @property
-    def lease_ms(self) -> int:
-        return int(1000 * (self.lease_s or self.pipeline.lease_s))
 
     def model_name(self) -> str | None:
         """The model its output depends on, asked anew each time."""

@@ -91,7 +91,7 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         generation=work.generation, input_hash=work.input_hash, is_async=stage.is_async,
     )  # fmt: skip
     try:
-        values = load(stage, work.raws)
+        values = load(stage, work.raws, {})
         arguments = stage.arguments(document, context, values, work.input)
         returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
         produced, rows, _ = conclude(stage, document, context, values, returned)
@@ -100,12 +100,13 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         document.close()
 
 
-def load(stage: AnyStage, raws: Mapping[str, bytes]) -> dict[str, Any]:
-    """The saved outputs of earlier stages as values; SavedUnreadable names the one that is none."""
+def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> dict[str, Any]:
+    """The saved outputs of earlier stages as values, which are this stage's own: what is in `loaded` is taken out of
+    it, the rest is read. SavedUnreadable names the one that is none."""
     values = {}
     for name, raw in raws.items():
         try:
-            values[name] = stage.load(name, raw)
+            values[name] = loaded.pop(name) if name in loaded else stage.load(name, raw)
         except InputInvalid:
             raise SavedUnreadable(name) from None
     return values
