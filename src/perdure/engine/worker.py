@@ -27,7 +27,8 @@ from perdure.store.operations import Claim
 from perdure.store.records import Claimed
 
 ASKS_MAX = 2  # claims under way
-START_MAX = 250  # jobs that are started at a go, before whatever they have to commit is let through
+GROUP_MIN = 250  # jobs that a claim may always take; above that it takes half of the slots
+START_MAX = 25  # jobs that are started at a go, before the loop serves the commit that is under way
 POLL_S = 1.0
 LOOK_S = 0.25
 LANES_S = 1.0
@@ -71,7 +72,8 @@ class Worker:
         self._claims = False  # by itself, not driven by hand
         self._asking = False  # an ask is on its way
         self._missed = False  # there may be work, but all asks were out
-        self._busy = Slots()  # taken, with those asked for
+        self._busy = Slots()  # taken
+        self._unstarted = 0  # of these
         self._reserved = Slots()  # asked for and not answered yet
         self.claimed = 0
         self.grace_s = GRACE_S
@@ -145,8 +147,9 @@ class Worker:
         """Slots for jobs and for suspects that are neither taken nor asked for; as many as the slate has lines."""
         if self.slate.unkept_ms(monotonic_ms()) > UNKEPT_MS:
             return 0, 0  # the keeper is frozen: nobody would renew what we took
-        lines = self.slate.room - self._reserved.jobs - self._reserved.suspects
-        free = min(self.concurrency - self._busy.jobs - self._reserved.jobs, lines)
+        lines = self.slate.room - self._unstarted - self._reserved.jobs - self._reserved.suspects
+        group = max(self.concurrency // 2, GROUP_MIN)
+        free = min(self.concurrency - self._busy.jobs - self._reserved.jobs, lines, group)
         return max(free, 0), max(
             min(self.concurrency - self._busy.suspects - self._reserved.suspects, lines - free), 0
         )
@@ -163,13 +166,13 @@ class Worker:
         try:
             asked_ms = monotonic_ms()
             found = await self.store.claim(Claim(self.id, self.queues, new_token(), free, room, idle))
-            was_idle, self._idle = self._idle, len(found) < free + room
-            await self._start_all(found, asked_ms)
         except StoreError:
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
-        finally:  # what was started counts by itself
+        finally:
             self._reserved.add(-free, -room)
+        was_idle, self._idle = self._idle, len(found) < free + room
+        await self._start_all(found, asked_ms)
         # once more right after falling idle: what was added before we were marked idle woke nobody
         return self._idle and not was_idle
 
@@ -188,6 +191,9 @@ class Worker:
         return len(self._tasks)
 
     async def _start_all(self, found: Sequence[Claimed], asked_ms: int) -> None:
+        for claimed in found:
+            self._count(claimed.job, 1)
+        self._unstarted += len(found)
         for number, claimed in enumerate(found, 1):
             if monotonic_ms() - asked_ms > claimed.job.lease_ms * 2 // 3:
                 await self._give_back([one.job for one in found[number - 1 :]])
@@ -198,6 +204,9 @@ class Worker:
 
     async def _give_back(self, jobs: Sequence[Job]) -> None:
         """The answer took so long that their leases may be over: whoever is quicker may have them, uncharged."""
+        for job in jobs:
+            self._count(job, -1)
+        self._unstarted -= len(jobs)
         late = [(job, Orphaned(job.stage, "heard of too late", blame=False)) for job in jobs]
         with suppress(StoreError):
             await recover(self.store, self.runner.events, late, "heard of too late")
@@ -205,22 +214,22 @@ class Worker:
     def _start(self, claimed: Claimed, asked_ms: int) -> None:
         job = claimed.job
         self.claimed += 1
+        self._unstarted -= 1
         slot = self.slate.take(job.id, job.token, job.lease_ms, asked_ms)
         journey = self.runner.begin(claimed, slot, self._leave)
         journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
         self._tasks[task] = journey
-        self._count(journey, 1)
         task.add_done_callback(self._ended)
 
-    def _count(self, journey: Journey, number: int) -> None:
-        self._busy.add(0, number) if journey.job.suspect else self._busy.add(number, 0)
+    def _count(self, job: Job, number: int) -> None:
+        self._busy.add(0, number) if job.suspect else self._busy.add(number, 0)
 
     def _leave(self, journey: Journey) -> None:
         """Its stages are through: the slot is free."""
         if not journey.left:
             journey.left = True
-            self._count(journey, -1)
+            self._count(journey.job, -1)
             if self._claims and not self.stopping.is_set():
                 self._ask()  # at once, to ride in the commit of this very end
 

@@ -21,6 +21,7 @@ from perdure.store.base import DataRefused, Driver, Query, Steps
 from perdure.store.operations import Cancel, Operation, Raise, Requeue, Save, Settle
 
 BATCH_MAX = 1_000
+SLICE = 50  # answers that are given at a go
 CLOSE_S = 5.0
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -62,6 +63,7 @@ class Flusher:
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop  # asking for it at each operation costs a system call
         self._task: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._closing = False
         self._close_by_s = math.inf
         self._known: set[tuple[str, str]] = set()
@@ -80,6 +82,7 @@ class Flusher:
         self._arrived.set()
         if self._task is not None:
             await self._task
+            await asyncio.gather(*self._answering)
             self._task = None
 
     async def submit(self, op: Operation) -> Any:
@@ -148,9 +151,17 @@ class Flusher:
             await self._write(batch[:middle])
             await self._write(batch[middle:])
             return
-        for pending, answer in zip(batch, answers, strict=True):
+        answering = self._loop.create_task(self._answer(batch, answers))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer(self, batch: Sequence[Pending], answers: Sequence[Any]) -> None:
+        """Tell those who wait, a slice at a time: the next flush is under way and wants to be served in between."""
+        for number, (pending, answer) in enumerate(zip(batch, answers, strict=True), 1):
             if not pending.future.done():
                 pending.future.set_result(answer)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
 
     async def _commit(self, ops: Sequence[Operation]) -> list[Any]:
         """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts."""
