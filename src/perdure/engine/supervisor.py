@@ -53,6 +53,10 @@ class Child:
     slate: Slate
     started_s: float
 
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
     async def exited(self) -> int:
         """Its status, negative for a signal."""
         status = self.process.poll()
@@ -64,7 +68,7 @@ class Child:
         return status
 
     def send_signal(self, number: int) -> None:
-        if self.process.poll() is None:
+        if self.lives:
             self.process.send_signal(number)
 
     def close(self) -> None:
@@ -192,7 +196,8 @@ class Supervisor:
             if self.stops > told:
                 told, leave_s = self.stops, loop.time() + self._grace_s + LEAVE_S
                 child.send_signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
-            overdue = overdue or _overdue(child.slate)
+            # one that was dead before we looked, because we stood still ourselves, was not past its time
+            overdue = overdue or (child.lives and _overdue(child.slate))
             if overdue or loop.time() > leave_s:
                 child.send_signal(signal.SIGKILL)
         await self._recover(child, ended.result(), overdue)
