@@ -161,6 +161,10 @@ class SimChild:
     def send(self, word: bytes) -> None: ...
     def close(self) -> None: ...
 
+    @property
+    def lives(self) -> bool:
+        return self.process.alive
+
     async def exited(self) -> int:
         await self.process.ended.wait()
         return self.process.status

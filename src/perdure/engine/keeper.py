@@ -145,6 +145,10 @@ class Keeper:
     async def _bury(self, worker: int) -> None:
         """Take back what a dead worker had in hand, then forget the worker."""
         jobs = await self.store.in_hand(worker)
+        # whoever has a job had its lock before, so this look counts; the one that brought us here may have come
+        # while a new worker was between its row and its lock
+        if worker not in await self.store.missing([worker]):
+            return
         reason = f"worker {worker} died"
         taken = await recover(
             self.store, self.events, [(job, Orphaned(job.stage, reason)) for job in jobs], reason
