@@ -23,7 +23,7 @@ DOCUMENT_KEYS = (
 STAGE_KEYS = "stage generation version model saved_ms duration_ms size".split()
 ATTEMPT_KEYS = (
     "job generation claim attempt charged stage worker started_ms ended_ms outcome error_type error_code status_code "
-    "message delay_ms why"
+    "message delay_ms why requests"
 ).split()
 
 letters = Pipeline("letters", backoff_s=0.0)

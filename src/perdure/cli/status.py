@@ -11,7 +11,7 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                error {code message} or null,
                stages [{stage generation version model saved_ms duration_ms size}],
                attempts [{job generation claim attempt charged stage worker started_ms ended_ms outcome error_type
-               error_code status_code message delay_ms why}]
+               error_code status_code message delay_ms why requests {dependency: number}}]
 
 `stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit.
 """

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.frozen import frozen
+from perdure.core.scope import WORK
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import keep
@@ -58,6 +59,7 @@ class Execution:
         self.stage = stage
         self.input_hash = input_hash
         self.raws = raws
+        self.work = journey.begins(stage)
         self.items: dict[str, bytes] = {}
         self.over = False
         self.loop: asyncio.AbstractEventLoop  # of a stage that runs in a thread
@@ -77,6 +79,7 @@ class Execution:
         if stage.timeout is not None and not isolated:
             self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
         self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)
+        WORK.set(self.work)
         try:
             if isolated:
                 try:
@@ -89,6 +92,7 @@ class Execution:
             return await self._in_time(self._here())
         finally:
             self.over = True
+            WORK.set(None)
             self.runner.slate.pause(self.journey.slot)
 
     async def _in_time(self, work: Coroutine[Any, Any, Ran]) -> Ran:
@@ -161,20 +165,23 @@ class Execution:
 
     async def _in_cell(self) -> Ran:
         stage, journey = self.stage, self.journey
-        work = Assignment(
+        assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
-            self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash,
+            self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
-        answer = await self.runner.nursery.run(TARGET, pickle.dumps(work), self._asked, limits)
+        answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)
         produced, rows = pickle.loads(answer)
         return Ran(produced, rows)
 
     async def _asked(self, message: bytes) -> bytes:
-        """A cell saves an item or tells of progress."""
+        """A cell saves an item, tells of progress, or of the requests it made."""
         verb, key, value, rows = pickle.loads(message)
         if verb == "item":
             await self.save_item(key, value, rows)
+        elif verb == "calls":
+            made, self.work.probed = value
+            self.work.requests |= made  # it was handed those made before, and counted on
         else:
             self.progress_ms = monotonic_ms()
         return b""

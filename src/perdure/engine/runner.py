@@ -7,6 +7,7 @@ is settled exactly once, or another worker owns it and we stop quietly.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from perdure.core.outcome import (
     Unserved,
     outcome,
 )
+from perdure.core.scope import Work
 from perdure.engine import saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution
@@ -83,6 +85,20 @@ class Journey:
     stopping: bool = False
     revoked: bool = False
     left: bool = False  # its stages are through
+    requests: dict[str, int] = field(default_factory=dict)  # made to services during this claim
+
+    def begins(self, stage: AnyStage) -> Work:
+        """The work that a run of this stage is."""
+        job = self.job
+        return Work(
+            job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs,
+            requests=self.requests,
+        )  # fmt: skip
+
+    def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
+        """The end of this claim, where it stands."""
+        requests = json.dumps(self.requests) if self.requests else None
+        return Settle(self.job, ending, self.stage, self.lane, save=save, requests=requests)
 
 
 class Runner:
@@ -232,10 +248,15 @@ class Runner:
         )  # fmt: skip
         if following is None:
             journey.leave(journey)
-            kept = await self.store.settle(Settle(job, Done(), stage.name, stage.lane, save=save))
+            kept = await self.store.settle(journey.settle(Done(), save))
         else:
             asked_ms = monotonic_ms()
-            kept = await self.store.save(save)
+            try:
+                kept = await self.store.save(save)
+            except asyncio.CancelledError:
+                # it is on its way, and written before whatever ends the claim
+                journey.stage, journey.lane = next_stage.name, next_stage.lane
+                raise
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
@@ -298,12 +319,11 @@ class Runner:
     async def _settle(self, journey: Journey, result: Result) -> None:
         ending = outcome(journey.job, result)
         journey.leave(journey)
-        settle = Settle(journey.job, ending, journey.stage, journey.lane)
         try:
-            kept = await self.store.settle(settle)
+            kept = await self.store.settle(journey.settle(ending))
         except Unstorable as error:
             ending = _unstorable(journey, error)
-            kept = await self.store.settle(Settle(journey.job, ending, journey.stage, journey.lane))
+            kept = await self.store.settle(journey.settle(ending))
         if not kept:
             raise LeaseLost("the lease passed on")
         duration_ms = monotonic_ms() - journey.started_ms

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.frozen import frozen
+from perdure.core.scope import WORK, Work
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
@@ -76,28 +77,32 @@ class Assignment:
     attempt: int
     generation: int
     input_hash: str
+    work: Work
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Called in the cell: run the stage and give back (produced, rows)."""
-    work: Assignment = pickle.loads(payload)
+    given: Assignment = pickle.loads(payload)
     try:
-        stage = find_target(work.target)
+        stage = find_target(given.target)
     except Exception as error:
-        raise StageAbsent(work.target, str(error)) from error
-    document = Document.from_payload(work.document, LocalFile(Path(work.file) if work.file else None))
+        raise StageAbsent(given.target, str(error)) from error
+    document = Document.from_payload(given.document, LocalFile(Path(given.file) if given.file else None))
     context = Context(
-        CellPort(ask, work.items), document, stage.name, version=stage.version, attempt=work.attempt,
-        generation=work.generation, input_hash=work.input_hash, is_async=stage.is_async,
+        CellPort(ask, given.items), document, stage.name, version=stage.version, attempt=given.attempt,
+        generation=given.generation, input_hash=given.input_hash, is_async=stage.is_async,
     )  # fmt: skip
+    WORK.set(given.work)
     try:
-        values = load(stage, work.raws, {})
-        arguments = stage.arguments(document, context, values, work.input)
+        values = load(stage, given.raws, {})
+        arguments = stage.arguments(document, context, values, given.input)
         returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
         produced, rows, _ = conclude(stage, document, context, values, returned)
         return pickle.dumps((produced, rows))
     finally:
         document.close()
+        if given.work.requests or given.work.probed is not None:
+            ask(pickle.dumps(("calls", None, (given.work.requests, given.work.probed), None)))
 
 
 def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> dict[str, Any]:

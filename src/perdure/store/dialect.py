@@ -54,7 +54,7 @@ NEW_ATTEMPT = {
     "org": "text", "document_id": "text", "job_key": "text", "generation": "int", "claim": "int", "attempt": "int",
     "charged": "boolean", "token": "bigint", "stage": "text", "worker": "int", "started_ms": "bigint",
     "ended_ms": "bigint", "outcome": "text", "error_type": "text", "error_code": "text", "status_code": "int",
-    "message": "text", "fingerprint": "text", "delay_ms": "bigint", "why": "text",
+    "message": "text", "fingerprint": "text", "delay_ms": "bigint", "why": "text", "requests": "text",
 }  # fmt: skip
 NEW_SAVED = {
     "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "version": "int",
@@ -76,19 +76,19 @@ FENCE_SAVE = {
 }  # fmt: skip
 #: what a settled job becomes
 FENCE_SETTLE = {
-    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean", "state": "text",
-    "stage": "text", "lane": "text", "delay_ms": "bigint", "attempts": "int", "postpones": "int",
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean",
+    "taken_back": "boolean", "state": "text", "stage": "text", "lane": "text", "delay_ms": "bigint", "attempts": "int", "postpones": "int",
     "postponed_ms": "bigint", "releases": "int", "crashes": "int", "holds": "int", "suspect": "boolean",
     "terminal": "boolean",
 }  # fmt: skip
 #: a job whose every stage is saved
 FINISH = {
-    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int",
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int", "requests": "text",
 }  # fmt: skip
 WHY_DONE = "every stage is saved"
 _FINISHED_ATTEMPT = (
     "org", "document_id", "job_key", "generation", "claim", "attempt", "charged", "token", "stage", "worker",
-    "started_ms", "ended_ms", "outcome", "why",
+    "started_ms", "ended_ms", "outcome", "why", "requests",
 )  # fmt: skip
 FINISH_SET = (
     "state = 'done', stage = {r}stage, token = NULL, worker = NULL, lease_until_ms = NULL, run_at_ms = $1, "
@@ -98,7 +98,7 @@ FINISH_SET = (
 FINISH_ATTEMPT = (
     f"INSERT INTO attempt ({', '.join(_FINISHED_ATTEMPT)}) SELECT {{job}}org, {{job}}document_id, {{job}}key, "
     "{job}generation, {job}claims, {job}attempts, TRUE, {r}token, {r}stage, {r}worker, {job}claimed_ms, $1, 'done', "
-    f"'{WHY_DONE}' "
+    f"'{WHY_DONE}', {{r}}requests "
 )
 FINISH_DOCUMENT = (
     "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
@@ -279,7 +279,7 @@ class Dialect(ABC):
     ATTEMPTS = (
         "SELECT document_id, job_key, generation, claim, attempt, charged, stage, worker, started_ms, "
         "ended_ms, outcome, "
-        "error_type, error_code, status_code, message, fingerprint, delay_ms, why FROM attempt "
+        "error_type, error_code, status_code, message, fingerprint, delay_ms, why, requests FROM attempt "
         "WHERE org = $1 AND document_id = $2 ORDER BY generation, started_ms, claim"
     )
     SAVES = (

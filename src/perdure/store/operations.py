@@ -145,6 +145,7 @@ class Settle:
     save: Save | None = None
     expired_only: bool = False  # refuse if the lease was renewed meanwhile
     ours: bool = True  # False: taken back from another; if that is refused, no late write was
+    requests: str | None = None  # made during the claim: a JSON object, dependency → number
 
 
 @frozen

@@ -109,10 +109,15 @@ class PostgresDialect(Dialect):
         f"FROM {_unnest({'queue': 'text'})}"
     )
     FENCE_SAVE = _fence(FENCE_SAVE, SAVE_SET)
-    FENCE_SETTLE = _fence(FENCE_SETTLE, SETTLE_SET, "AND (NOT r.expired_only OR j.lease_until_ms < $1)")
+    # whoever takes a job back may have read it long ago: it must still stand where it stood
+    FENCE_SETTLE = _fence(
+        FENCE_SETTLE,
+        SETTLE_SET,
+        "AND (NOT r.expired_only OR j.lease_until_ms < $1) AND (NOT r.taken_back OR j.stage = r.stage)",
+    )
     _FINISH = (
         f"WITH done AS (UPDATE job j SET {FINISH_SET.replace('{r}', 'r.')} FROM {_unnest(FINISH, 1)} "
-        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token RETURNING r.ord, r.token, r.stage, r.worker, j.org, "
+        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token RETURNING r.ord, r.token, r.stage, r.worker, r.requests, j.org, "
         "j.document_id, j.key, j.generation, j.claims, j.attempts, j.claimed_ms), "
         f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
         f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "

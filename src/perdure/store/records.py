@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 
@@ -82,6 +84,7 @@ class Attempt:
     fingerprint: str | None
     delay_ms: int | None
     why: str
+    requests: dict[str, int] = field(default_factory=dict)  # made to services, by dependency
 
 
 @frozen

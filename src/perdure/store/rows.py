@@ -54,8 +54,9 @@ def status(row: Row) -> Status:
 
 def attempt_record(row: Row) -> Attempt:
     """A claim that ended, as history has it."""
-    document_id, job_key, generation, claim, number, charged, *rest = row
-    return Attempt(document_id, job_key, generation, claim, number, bool(charged), *rest)
+    document_id, job_key, generation, claim, number, charged, *rest, requests = row
+    made = json.loads(requests) if requests is not None else {}
+    return Attempt(document_id, job_key, generation, claim, number, bool(charged), *rest, made)
 
 
 def document(d: NewDocument, now_ms: int) -> Row:
@@ -104,14 +105,14 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
         state = State.PARKED  # back under its limit: whoever fills, counts under the limit's lock
     terminal = state is State.DEAD
     return (
-        ordinal, j.org, j.id, j.token, op.expired_only, str(state), op.stage, op.lane, delay_ms, attempts, postpones,
-        postponed_ms, releases, crashes, holds, suspect, terminal,
+        ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, op.lane, delay_ms, attempts,
+        postpones, postponed_ms, releases, crashes, holds, suspect, terminal,
     )  # fmt: skip
 
 
 def finish(ordinal: int, op: Settle) -> Row:
     j = op.job
-    return (ordinal, j.org, j.id, j.token, op.stage, j.worker)
+    return (ordinal, j.org, j.id, j.token, op.stage, j.worker, op.requests)
 
 
 def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
@@ -166,6 +167,7 @@ def attempt(op: Settle, now_ms: int) -> Row:
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
         failure.stage if failure else op.stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
+        op.requests,
     )  # fmt: skip
 
 
@@ -180,7 +182,7 @@ def cancelled(j: Job, reason: str, now_ms: int) -> Row:
     why = f"cancelled: {cleaned(reason)}" if reason else "cancelled"
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, True, j.token, j.stage, j.worker, j.claimed_ms,
-        now_ms, "cancelled", None, None, None, None, None, None, why,
+        now_ms, "cancelled", None, None, None, None, None, None, why, None,
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ class SqliteDialect(Dialect):
     )
     FENCE_SETTLE = _bind(
         f"UPDATE job SET {SETTLE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "
-        "AND (NOT {r}expired_only OR lease_until_ms < $1) RETURNING {r}ord",
+        "AND (NOT {r}expired_only OR lease_until_ms < $1) AND (NOT {r}taken_back OR stage = {r}stage) RETURNING {r}ord",
         FENCE_SETTLE,
     )
     _FINISH = _bind(
@@ -133,7 +133,7 @@ class SqliteDialect(Dialect):
     )
 
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
-        accepted = yield Query(self._FINISH, (now_ms,), [row[:-1] for row in finished])
+        accepted = yield Query(self._FINISH, (now_ms,), [row[:-2] for row in finished])
         ours = {row[0] for row in accepted}
         kept = [row for row in finished if row[0] in ours]
         if kept:

@@ -143,6 +143,7 @@ CREATE TABLE attempt (
   fingerprint   text,
   delay_ms      bigint,
   why           text NOT NULL,
+  requests      text,
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 );
 

@@ -136,6 +136,7 @@ CREATE TABLE attempt (
   fingerprint   text,
   delay_ms      integer,
   why           text NOT NULL,
+  requests      text,
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 ) WITHOUT ROWID;
 

@@ -1,0 +1,30 @@
+"""The work in hand: which job's stage the code that runs now belongs to. Set by the engine, read by the calls."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Work:
+    """One run of a stage. Whoever makes a request for it counts it in `requests`, under the dependency's name.
+
+    `probe` names a dependency that this run may call although it is down: what comes of that tells whether the service
+    is back. Whoever finds out says so in `probed`; where nobody does, the engine goes by how the stage ended.
+    """
+
+    job_id: int
+    document_id: str
+    org: str
+    pipeline: str
+    stage: str
+    attempt: int
+    needs: tuple[str, ...] = ()
+    probe: str | None = None
+    requests: dict[str, int] = field(default_factory=dict)  # of the whole claim so far
+    probed: bool | None = None
+
+
+#: None outside of stage code.
+WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)
