@@ -133,19 +133,19 @@ class Bound:
         )  # fmt: skip
 
     def _finish(self, jobs: list[Row], stage: str) -> Steps[None]:
-        finished = [(n, j[1], j[0], j[8], stage, self.worker) for n, j in enumerate(jobs)]
+        finished = [(n, j[1], j[0], j[8], stage, self.worker, None) for n, j in enumerate(jobs)]
         _whole(jobs, (yield from self.sql.finish(finished, NOW_MS)))
         yield self._saved(jobs, stage)
 
     def _retry(self, jobs: list[Row], stage: str) -> Steps[None]:
         fence = [
-            (n, j[1], j[0], j[8], False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False)
+            (n, j[1], j[0], j[8], False, False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False)
             for n, j in enumerate(jobs)
         ]  # fmt: skip
         _whole(jobs, (yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)))
         error = ("Transient", "transient", None, "the service is away", "f" * 16)
         attempts = [
-            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "")
+            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "", None)
             for j in jobs
         ]  # fmt: skip
         yield Query(self.sql.ATTEMPT_ADD, rows=attempts)
