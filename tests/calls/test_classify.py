@@ -92,6 +92,12 @@ def test_what_is_no_status(value: object) -> None:
     assert classify(ServiceError(status=value)).status is None
 
 
+def test_the_name_of_a_status_is_no_code() -> None:
+    assert classify(ServiceError(code=http.HTTPStatus.NOT_FOUND)) == Verdict(
+        "permanent", "status_404", status=404
+    )
+
+
 def test_a_response_that_is_false_still_answers() -> None:
     response = requests.Response()
     response.status_code = 503

@@ -120,7 +120,7 @@ def _number(value: object) -> int | None:
 def _code(facts: Facts, response: object, status: int | None, package: str) -> str | None:
     """The service's own code, if we know it."""
     for value in _places(facts, response, status, package):
-        word = value.name if isinstance(value, Enum) else value
+        word = value.name if isinstance(value, Enum) and not isinstance(value, int) else value
         if isinstance(word, str) and word in tables.CODES:
             return word
     return None
