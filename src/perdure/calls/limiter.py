@@ -1,0 +1,130 @@
+"""How fast a dependency can be asked: no limit while it answers, an adaptive and bounded one while it does not.
+
+The limit begins with signs of overload, is cut again while they last, grows while calls succeed, and gives itself up
+when it no longer limits. Nobody waits longer than `max_wait_s`: who would have to is told so and sheds the call.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+#: What came back is judged for two seconds at a time, anew after each change; usual is the mean of some more.
+EPOCH_S, MEMORY_S = 2.0, 5.0
+#: Overload: so many failures, and this share of what came back.
+BAD_LEAST, BAD_SHARE = 2, 0.5
+#: The rate grows while failures are at most this share.
+CALM_SHARE = 0.2
+#: A service may ask for longer, and the call that was told will wait; others try again after this.
+PAUSE_S_MAX = 60.0
+#: A limit that nothing has changed for so long, because nobody came, is forgotten.
+FORGET_S = 60.0
+
+
+class Limiter:
+    """Turns at an even rate. All of it is a few numbers: nothing grows with the calls that wait.
+
+    `throttled` cuts the rate down to `floor_per_s`. Failures cut it to `floor_share` of the usual demand at most:
+    a service that answers less than that is away, which is the breaker's business.
+    """
+
+    __slots__ = (
+        "_bad", "_changed_s", "_cut_s", "_demand", "_epoch_s", "_good", "_lock", "_next_s",
+        "cut", "floor_per_s", "floor_share", "max_wait_s", "rate", "rise", "spacing_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        max_wait_s: float = 1.0,
+        floor_per_s: float = 0.5,
+        *,
+        floor_share: float = 0.25,
+        cut: float = 0.6,
+        rise: float = 1.5,
+        spacing_s: float = 0.5,
+    ) -> None:
+        self.max_wait_s, self.floor_per_s, self.floor_share = max_wait_s, floor_per_s, floor_share
+        self.cut, self.rise = cut, rise  # what a change leaves or makes of the rate
+        self.spacing_s = spacing_s  # the least time between two changes
+        self.rate: float | None = None  # requests per second; None: no limit, the normal state
+        self._lock = Lock()
+        self._next_s = 0.0  # when the next turn is free
+        self._changed_s = self._cut_s = self._epoch_s = float("-inf")
+        self._good = self._bad = 0  # what came back in this epoch
+        self._demand = 0.0  # requests per second before the limit began
+
+    def ask(self, now_s: float) -> float:
+        """Seconds to wait before sending; up to `max_wait_s` the turn is reserved, beyond nothing is: shed the call."""
+        if self.rate is None:
+            return 0.0
+        with self._lock:
+            return self._turn(now_s)
+
+    def succeeded(self, now_s: float) -> None:
+        """A request was answered. Tell every answer, also while there is no limit: they are the usual demand."""
+        if now_s - self._epoch_s >= EPOCH_S:
+            self._next_epoch(now_s)
+        self._good += 1
+        if self.rate is not None:
+            self._increase(now_s)
+
+    def failed(self, now_s: float) -> None:
+        """A request failed or timed out, as many do under overload; single failures begin no limit."""
+        if now_s - self._epoch_s >= EPOCH_S:
+            self._next_epoch(now_s)
+        self._bad += 1
+        if self._bad >= BAD_LEAST and self._bad >= BAD_SHARE * (self._good + self._bad):
+            self._decrease(now_s, max(self.floor_per_s, self.floor_share * self._demand))
+
+    def throttled(self, now_s: float, hint_s: float | None = None) -> None:
+        """The service asks for less; with a hint, nothing is sent for that long."""
+        if now_s - self._epoch_s >= EPOCH_S:
+            self._next_epoch(now_s)
+        self._bad += 1
+        self._decrease(now_s, self.floor_per_s)
+        if hint_s is not None:
+            with self._lock:
+                self._next_s = max(self._next_s, now_s + min(hint_s, PAUSE_S_MAX))
+
+    def _turn(self, now_s: float) -> float:
+        if now_s - max(self._changed_s, self._next_s) > FORGET_S:
+            self.rate = None
+        if self.rate is None:
+            return 0.0
+        wait_s = max(0.0, self._next_s - now_s)
+        if wait_s <= self.max_wait_s:
+            self._next_s = now_s + wait_s + 1 / self.rate
+        return wait_s
+
+    def _increase(self, now_s: float) -> None:
+        with self._lock:
+            calm = self._bad <= CALM_SHARE * (self._good + self._bad)
+            if self.rate is None or not calm or now_s - self._changed_s < self.spacing_s:
+                return
+            self.rate *= self.rise
+            self._changed(now_s)
+            if self.rate > 2 * self._demand:
+                self.rate = None
+
+    def _decrease(self, now_s: float, floor: float) -> None:
+        with self._lock:
+            if now_s - self._cut_s < self.spacing_s:
+                return
+            if self.rate is None:
+                self._demand = max(self._demand, (self._good + self._bad) / max(1.0, now_s - self._epoch_s))
+                self._next_s = now_s
+            self.rate = max(floor, self.cut * (self._demand if self.rate is None else self.rate))
+            self._cut_s = now_s
+            self._changed(now_s)
+
+    def _changed(self, now_s: float) -> None:
+        self._changed_s = self._epoch_s = now_s
+        self._good = self._bad = 0
+
+    def _next_epoch(self, now_s: float) -> None:
+        """Forget what came back before; without a limit it adds to the usual demand."""
+        with self._lock:
+            elapsed_s = min(now_s - self._epoch_s, MEMORY_S)
+            if self.rate is None and elapsed_s > 0:
+                self._demand += elapsed_s / MEMORY_S * ((self._good + self._bad) / elapsed_s - self._demand)
+            self._epoch_s = now_s
+            self._good = self._bad = 0
