@@ -3,6 +3,7 @@
     PerdureError
     ├─ StageSignal                       raised by stage code, read by core.outcome
     │   ├─ Transient(retry_after_s)      counts an attempt, tried again after backoff
+    │   │   └─ Rescheduled               a call gave up: counts an attempt, tried again in minutes
     │   ├─ RetryLater(delay_s)           rescheduled, costs no attempt
     │   │   └─ RateLimited
     │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
@@ -53,6 +54,15 @@ class Transient(StageSignal):
         self.retry_after_s = retry_after_s
 
 
+class Rescheduled(Transient):
+    """A call to a service used up its retries: counts an attempt, tried again after `retry_after_s`."""
+
+    code = "rescheduled"
+
+    def __init__(self, message: str = "", *, retry_after_s: float = 300.0, code: str | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, code=code)
+
+
 class RetryLater(StageSignal):
     """Not now: the document is rescheduled after `delay_s` and no attempt is charged."""
 
@@ -64,19 +74,29 @@ class RetryLater(StageSignal):
 
 
 class RateLimited(RetryLater):
-    """A service asked us to slow down; `delay_s` is what it asked for."""
+    """A service asked us to slow down; `delay_s` is what it asked for. `ours`: our own limiter did, of its own accord."""
 
     code = "rate_limited"
 
+    def __init__(
+        self, message: str = "", *, delay_s: float = 60.0, code: str | None = None, ours: bool = False
+    ) -> None:
+        super().__init__(message, delay_s=delay_s, code=code)
+        self.ours = ours
+
 
 class DependencyDown(StageSignal):
-    """A declared dependency is away: the document is held until it is back, no attempt is charged."""
+    """A declared dependency is away: the document is held until it is back, no attempt is charged.
+
+    `confirmed`: the breaker that the fleet shares is open; otherwise the store is asked whether it agrees.
+    """
 
     code = "dependency_down"
 
-    def __init__(self, name: str, message: str = "") -> None:
+    def __init__(self, name: str, message: str = "", *, confirmed: bool = False) -> None:
         super().__init__(message or f"dependency {name} is down")
         self.name = name
+        self.confirmed = confirmed
 
 
 class Permanent(StageSignal):

@@ -13,6 +13,7 @@ from perdure.core.outcome import (
     RELEASES_MAX,
     YOUNG_STAGE_MS,
     Crashed,
+    Dead,
     Failure,
     Hold,
     LaneDown,
@@ -23,12 +24,14 @@ from perdure.core.outcome import (
     Retry,
     Stopped,
     Unserved,
+    describe,
     hold_delay_ms,
 )
 from perdure.errors import (
     DependencyDown,
     Permanent,
     RateLimited,
+    Rescheduled,
     RetryLater,
     StoreBusy,
     StoreError,
@@ -66,6 +69,27 @@ def test_a_doubtful_outage_does_not_use_up_the_last_attempt() -> None:
     decided = later(LAST, raised(DependencyDown("openai")))
     assert decided.counted
     assert decided.delay_ms == 225_000
+
+
+@pytest.mark.parametrize("job", [FIRST, LAST])
+def test_a_confirmed_outage_holds_whether_or_not_the_store_knows_of_it_yet(job: Job) -> None:
+    error = DependencyDown("openai", "its breaker is open", confirmed=True)
+    assert decide(job, raised(error)) == Hold("its breaker is open", describe("extract", error))
+
+
+def test_our_own_limiter_is_not_counted_and_never_cut_short() -> None:
+    job = replace(FIRST, postpones=100)
+    decided = later(job, raised(RateLimited(delay_s=90.5, ours=True)))
+    assert (decided.delay_ms, decided.counted) == (90_500, False)
+    assert later(job, raised(RateLimited(delay_s=0.01, ours=True))).delay_ms == 1_000
+    assert isinstance(decide(job, raised(RateLimited(delay_s=90.5))), Dead)
+
+
+def test_rescheduled_is_charged_and_called_by_its_name() -> None:
+    decided = retry(FIRST, raised(Rescheduled("openai failed 4 times")))
+    assert (decided.word, decided.delay_ms) == ("rescheduled", 300_000)
+    assert decided.why == "rescheduled after attempt 1 of 3"
+    assert dead(LAST, raised(Rescheduled("again"))).failure.code == "rescheduled"
 
 
 def test_a_worker_that_does_not_know_the_pipeline_costs_the_document_nothing() -> None:

@@ -42,7 +42,7 @@ class StageSkipped(Event):
 
 @frozen
 class AttemptEnded(Event):
-    """The attempt is over; `outcome` is done, retry, later, hold or dead."""
+    """The attempt is over; `outcome` is done, retry, rescheduled, later, hold or dead."""
 
     outcome: str = ""
     duration_ms: int = 0

@@ -151,6 +151,7 @@ class Job:
     worker: int = 0
     holds: int = 0
     progress_ms: int | None = None  # of the last save
+    probe: str | None = None  # lent: its next stage may run although this dependency is down
 
     @property
     def resumed(self) -> bool:

@@ -20,6 +20,8 @@ from perdure.errors import (
     DependencyDown,
     PerdureError,
     Permanent,
+    RateLimited,
+    Rescheduled,
     RetryLater,
     StoreBusy,
     StoreUnavailable,
@@ -146,6 +148,7 @@ class Retry:
     failure: Failure
     crashes: int
     suspect: bool = False
+    word: str = "retry"  # in history; `rescheduled` where a call used up its own retries
 
 
 @frozen
@@ -210,7 +213,7 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
         case Stopped() as stopped:
             return _stopped(job, stopped, rand)
         case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy):
-            return _raised(job, stage, _telling(error), lane_down, policy or job.policy, rand)
+            return _raised(job, stage, telling(error), lane_down, policy or job.policy, rand)
 
 
 def describe(stage: str, error: BaseException) -> Failure:
@@ -258,11 +261,11 @@ def hold_delay_ms(holds: int) -> int:
     return int(min(2_000 * 2 ** min(holds, 20), RESCHEDULE_MS))
 
 
-def _telling(error: BaseException) -> BaseException:
+def telling(error: BaseException) -> BaseException:
     """Of a group of errors the one that decides: Permanent, then DependencyDown, then RetryLater, then any."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    inner = [_telling(e) for e in error.exceptions]
+    inner = [telling(e) for e in error.exceptions]
     for kind in (Permanent, DependencyDown, RetryLater):
         if chosen := [e for e in inner if isinstance(e, kind)]:
             return max(chosen, key=lambda e: getattr(e, "delay_s", 0))
@@ -288,13 +291,17 @@ def _raised(
     match error:
         case Permanent() | Unstorable():
             return Dead(failure, f"permanent: {failure.code}", crashes=job.crashes)
-        case DependencyDown() if lane_down:
+        case DependencyDown(confirmed=confirmed) if lane_down or confirmed:
             return Hold(str(error), failure, job.suspect)
         case DependencyDown():
             return _dependency_doubtful(job, failure, policy, rand)
         case StoreBusy() | StoreUnavailable():
             delay_ms = hold_delay_ms(job.postpones)
             return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))
+        case RateLimited(ours=True, delay_s=delay_s):
+            delay_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
+            why = "waits for its turn: requests are limited"
+            return _given_back(job, Later(delay_ms, why, failure, job.suspect, counted=False))
         case RetryLater(delay_s=delay_s):
             asked_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
             # the longer it goes on the rarer we ask, so that the bound on postpones is hours away
@@ -306,7 +313,11 @@ def _raised(
             if not_before_ms > policy.age_max_ms:
                 why = f"asked to wait longer than {policy.age_max_ms // 1000} s"
                 return Dead(replace(failure, code="age_exceeded"), why, crashes=job.crashes)
-            return _charged(job, failure, policy, not_before_ms, rand)
+            decided = _charged(job, failure, policy, not_before_ms, rand)
+            if isinstance(decided, Retry) and isinstance(error, Rescheduled):
+                why = f"rescheduled after attempt {job.attempts} of {min(policy.attempts, job.attempts_max)}"
+                return replace(decided, why=why, word="rescheduled")
+            return decided
         case _:
             return _charged(job, failure, policy, None, rand)
 

@@ -25,6 +25,10 @@ class Work:
     requests: dict[str, int] = field(default_factory=dict)  # of the whole claim so far
     probed: bool | None = None
 
+    def count(self, dependency: str) -> None:
+        """A request went out."""
+        self.requests[dependency] = self.requests.get(dependency, 0) + 1
+
 
 #: None outside of stage code.
 WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)

@@ -50,7 +50,8 @@ def publish_end(
     delay_ms = ending.delay_ms if isinstance(ending, Retry | Later) else None
     failure = None if isinstance(ending, Done) else ending.failure
     why = "" if isinstance(ending, Done) else ending.why
-    name = {Done: "done", Retry: "retry", Later: "later", Hold: "hold", Dead: "dead"}[type(ending)]
+    names = {Done: "done", Later: "later", Hold: "hold", Dead: "dead"}
+    name = ending.word if isinstance(ending, Retry) else names[type(ending)]
     where = (
         job.id,
         job.document_id,

@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from perdure.core.outcome import (
     Stopped,
     Unserved,
     outcome,
+    telling,
 )
 from perdure.core.scope import Work
 from perdure.engine import saving
@@ -46,7 +48,7 @@ from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
-from perdure.store.base import Store
+from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
@@ -86,14 +88,17 @@ class Journey:
     revoked: bool = False
     left: bool = False  # its stages are through
     requests: dict[str, int] = field(default_factory=dict)  # made to services during this claim
+    probe: str | None = None  # a dependency that may be called although it is down, until the next save
+    work: Work | None = None  # the last stage that began
 
     def begins(self, stage: AnyStage) -> Work:
         """The work that a run of this stage is."""
         job = self.job
-        return Work(
-            job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs,
-            requests=self.requests,
+        self.work = Work(
+            job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
+            self.requests,
         )  # fmt: skip
+        return self.work
 
     def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
         """The end of this claim, where it stands."""
@@ -120,14 +125,14 @@ class Runner:
         self.slate = slate
         self.nursery = nursery
         self.threads = Threads()
-        self.lanes_down: frozenset[str] = frozenset()
+        self.down: frozenset[str] = frozenset()  # dependencies
         self.cells = True  # tests may want every stage in this process
 
     def begin(self, claimed: Claimed, slot: int, leave: Callable[[Journey], None]) -> Journey:
         """A journey that has not set out yet; `leave` is told when its stages are through."""
         job = claimed.job
         document = Document(claimed.document, LocalFile(None))
-        return Journey(job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave)
+        return Journey(job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, probe=job.probe)
 
     async def run(self, journey: Journey, claimed: Claimed) -> None:
         """Until the job is settled, or not ours any more."""
@@ -209,7 +214,7 @@ class Runner:
                     StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
-            if stage.lane and stage.lane in self.lanes_down:
+            if self.down and journey.probe not in stage.needs and not self.down.isdisjoint(stage.needs):
                 return LaneDown(stage.name, stage.lane)
             if journey.stopping:
                 return self._stopped(journey)
@@ -260,6 +265,7 @@ class Runner:
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
+        await self._probed(journey, saved=True)
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash
         journey.raws[stage.name] = ran.produced.output
@@ -306,15 +312,32 @@ class Runner:
                 return Orphaned(journey.stage, str(error), blame=False)
             case PreloadFailed():  # a broken installation is nobody's attempt; another worker may do better
                 return Unserved(journey.stage, str(error))
-        lane_down = False
-        if isinstance(error, DependencyDown):
-            if stage is not None and error.name not in stage.needs:
-                journey.lane = lane_of((*stage.needs, error.name))
-            self.lanes_down = frozenset(
-                lane.name for lane in await self.store.lanes() if lane.down_since_ms is not None
-            )
-            lane_down = journey.lane in self.lanes_down
-        return Raised(journey.stage, error, lane_down, policy)
+        told, held = telling(error), False
+        await self._probed(journey, saved=False, down=told.name if isinstance(told, DependencyDown) else None)
+        if isinstance(told, DependencyDown):
+            held = await self._held(journey, stage, told)
+        return Raised(journey.stage, error, held, policy)
+
+    async def _probed(self, journey: Journey, saved: bool, down: str | None = None) -> None:
+        """Tell what a lent document found out: what its calls say, or, if it made none, how its stage ended."""
+        probe, journey.probe = journey.probe, None
+        if probe is None or journey.work is None:
+            return
+        ok = journey.work.probed
+        if ok is None and probe not in journey.requests:
+            ok = True if saved else False if down == probe else None
+        if ok is not None:
+            with suppress(StoreError):  # it is found out again
+                await self.store.probed(probe, ok)
+
+    async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
+        """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
+        needs = {*(stage.needs if stage is not None else ()), error.name}
+        journey.lane = lane_of(needs)
+        if error.confirmed:
+            await self.store.hold(error.name, str(error), BREAKER)
+        self.down = await self.store.down()
+        return not self.down.isdisjoint(needs)
 
     async def _settle(self, journey: Journey, result: Result) -> None:
         ending = outcome(journey.job, result)

@@ -1,6 +1,6 @@
-"""What nobody finished: expired leases, due jobs, room under limits, old queue rows, garbage. One leader at a time.
+"""What nobody finished: expired leases, due jobs, dependencies that may be back, room under limits, old rows.
 
-The leader is whoever holds the leader's lock; when it dies the lock is free and the next keeper takes over.
+One leader at a time: whoever holds the leader's lock; when it dies the lock is free and the next keeper takes over.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Swept:
 
     recovered: int = 0
     promoted: int = 0
+    lent: int = 0
     pruned: int = 0
     failed: list[str] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class Sweeper:
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
         swept = Swept()
-        for part in (self._recover, self._promote, self._refill):
+        for part in (self._recover, self._promote, self._lend, self._refill):
             try:
                 await part(swept)
             except Exception as error:
@@ -99,6 +100,9 @@ class Sweeper:
             swept.promoted += moved
             if moved < PROMOTE_BATCH:
                 break
+
+    async def _lend(self, swept: Swept) -> None:
+        swept.lent = await self.store.lend()
 
     async def _refill(self, _: Swept) -> None:
         await self.store.refill()

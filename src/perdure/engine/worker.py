@@ -31,7 +31,7 @@ GROUP_MIN = 250  # jobs that a claim may always take; above that it takes half o
 START_MAX = 25  # jobs that are started at a go, before the loop serves the commit that is under way
 POLL_S = 1.0
 LOOK_S = 0.25
-LANES_S = 1.0
+DOWN_S = 1.0
 GRACE_S = 10.0
 UNKEPT_MS = 3_000
 
@@ -178,7 +178,7 @@ class Worker:
 
     async def turn(self) -> int:
         """One claim, run to its end, for whoever drives a worker by hand; how many jobs that were."""
-        await self.refresh_lanes()
+        await self.refresh()
         before = self.claimed
         await self.claim()
         while self._tasks:
@@ -262,12 +262,12 @@ class Worker:
             await asyncio.sleep(LOOK_S)
 
     async def _tend(self) -> None:
-        """Keep connections up; know which lanes are down."""
+        """Keep connections up; know which dependencies are down."""
         while True:
             with suppress(PerdureError):
                 await self.store.tend()
-                await self.refresh_lanes()
-            await asyncio.sleep(LANES_S)
+                await self.refresh()
+            await asyncio.sleep(DOWN_S)
 
     def _lost(self, slot: int) -> bool:
         """Whether the keeper gave the job up, or would have, were it not frozen itself."""
@@ -276,10 +276,9 @@ class Worker:
             self.slate.unkept_ms(now_ms) > UNKEPT_MS and self.slate.lapsing(slot, now_ms)
         )
 
-    async def refresh_lanes(self) -> None:
-        """Read which lanes are down."""
-        lanes = await self.store.lanes()
-        self.runner.lanes_down = frozenset(lane.name for lane in lanes if lane.down_since_ms is not None)
+    async def refresh(self) -> None:
+        """Read which dependencies are down."""
+        self.runner.down = await self.store.down()
 
     async def _drain(self) -> None:
         """Wait for what is in hand; after the grace, interrupt it, which gives attempts back."""

@@ -100,6 +100,9 @@ class Flush:
             )
         for n, _ in (*saves, *settles):
             answers[n] = n in accepted
+        jobs = [(n, op.job) for n, op in saves] + [(n, op.job) for n, op in settles]
+        if lent := [(job.org, job.id) for n, job in jobs if job.probe is not None and n in accepted]:
+            yield Query(sql.UNLEND, rows=lent)
         ended = [op for n, op in settles if n in accepted]
         kept = [op for n, op in saves if n in accepted] + [op.save for op in ended if op.save]
         yield from self.kept(kept)

@@ -31,6 +31,8 @@ class DataRefused(Exception):
 
 
 T = TypeVar("T")
+#: Who holds a dependency of itself: such a hold is probed and ends by itself.
+BREAKER = "breaker"
 Row = tuple[Any, ...]
 
 
@@ -162,10 +164,22 @@ class Store(Protocol):
     async def cancel(self, cancel: Cancel) -> str: ...
     async def raise_(self, raise_: Raise) -> str: ...
     async def pause(self, queue: str, paused: bool) -> None: ...
-    async def hold(self, dependency: str, reason: str) -> None:
-        """Take a dependency's lanes down: O(1), however many documents wait in them."""
+    async def hold(self, dependency: str, reason: str, by: str) -> None:
+        """Take a dependency's lanes down: O(1), however many documents wait in them.
 
-    async def release(self, dependency: str) -> None: ...
+        By BREAKER nothing changes if it is down already; by an operator the hold becomes the operator's.
+        """
+
+    async def release(self, dependency: str, by: str) -> None: ...
+    async def probed(self, dependency: str, ok: bool) -> None:
+        """What came of a call that was let through to a dependency that is down.
+
+        If it went well, its documents are given back little by little; if not, the next probe is put off.
+        """
+
+    async def lend(self) -> int:
+        """Lend documents of dependencies that the breaker holds, as many as may go now; how many."""
+
     async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
         """Bound how many jobs with this key run at once, and how many start per second."""
 
@@ -188,4 +202,7 @@ class Store(Protocol):
         """Whether any row names this blob."""
 
     async def lanes(self) -> list[records.LaneRecord]: ...
+    async def down(self) -> frozenset[str]:
+        """The dependencies that are down."""
+
     async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

@@ -14,11 +14,12 @@ from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
 
 JOB_COLUMNS = (
-    "j.id, j.org, j.key, j.document_id, j.pipeline, j.queue, j.lane, j.stage, j.token, j.generation, "
+    "j.id, j.org, j.key, j.document_id, j.pipeline, j.queue, "
+    "CASE WHEN j.home IS NULL THEN j.lane ELSE j.home END, j.stage, j.token, j.generation, "
     "j.attempts, "
     "j.claims, j.postpones, j.releases, j.crashes, j.postponed_ms, j.suspect, j.attempts_max, j.policy, "
     "j.claimed_ms, "
-    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms"
+    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms, j.probe"
 )
 DOCUMENT_COLUMNS = (
     "d.id, d.org, d.collection, d.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, "
@@ -77,13 +78,14 @@ FENCE_SAVE = {
 #: what a settled job becomes
 FENCE_SETTLE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean",
-    "taken_back": "boolean", "state": "text", "stage": "text", "lane": "text", "delay_ms": "bigint", "attempts": "int", "postpones": "int",
-    "postponed_ms": "bigint", "releases": "int", "crashes": "int", "holds": "int", "suspect": "boolean",
-    "terminal": "boolean",
+    "taken_back": "boolean", "state": "text", "stage": "text", "lane": "text", "delay_ms": "bigint",
+    "attempts": "int", "postpones": "int", "postponed_ms": "bigint", "releases": "int", "crashes": "int",
+    "holds": "int", "suspect": "boolean", "terminal": "boolean",
 }  # fmt: skip
 #: a job whose every stage is saved
 FINISH = {
-    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int", "requests": "text",
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int",
+    "requests": "text",
 }  # fmt: skip
 WHY_DONE = "every stage is saved"
 _FINISHED_ATTEMPT = (
@@ -123,8 +125,22 @@ REQUEUE_JOB = (
     "ON CONFLICT (org, document_id, key) DO UPDATE SET "
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
-    "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL"
+    "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL, "
+    "probe = NULL, home = NULL"
 )
+#: Jobs that wait in a lane that is down, in the order of their turns.
+_HELD = "SELECT suspect, vt, -priority, id, org, limit_key FROM job WHERE"
+_HELD_ORDER = "ORDER BY vt, priority DESC, id LIMIT"
+HELD_READY = f"{_HELD} state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 {_HELD_ORDER} $4"
+HELD_PARKED = (
+    f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' AND queue = $1 AND lane = $2 "
+    f"{_HELD_ORDER} $3"
+)
+#: It stands in the lane '' and can be claimed; under a limit it must be let in first.
+LEND_SET = (
+    "probe = $1, home = lane, lane = '', state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END"
+)
+RECALL_SET = "lane = home, home = NULL, probe = NULL"
 #: Of a job: neither its lane is down nor its queue paused.
 IN_SERVICE = (
     "lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL) "
@@ -182,14 +198,34 @@ class Dialect(ABC):
         "excluded.paused"
     )
     QUEUES = "SELECT name, paused FROM queue ORDER BY name"
+    LANES_LOCK = "SELECT coalesce(CAST($1 AS bigint), perdure_now()) FROM lane WHERE name = ''"
     LANES_DOWN = "SELECT name FROM lane WHERE down_ms IS NOT NULL"
     LANE_ADD = "INSERT INTO lane (name, down_ms, reason) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING"
     LANE_SET = "UPDATE lane SET down_ms = $2, reason = $3 WHERE name = $1"
     LANES = "SELECT name, down_ms, reason FROM lane ORDER BY name"
-    DEPENDENCY_SET = (
-        "INSERT INTO dependency (name, down_ms, reason) VALUES ($1, $2, $3) ON CONFLICT (name) "
-        "DO UPDATE SET down_ms = excluded.down_ms, reason = excluded.reason"
+    DEPENDENCY_HOLD = (
+        "INSERT INTO dependency (name, down_ms, reason, held_by, probe_at_ms) VALUES ($1, $2, $3, $4, $5) "
+        "ON CONFLICT (name) DO UPDATE SET down_ms = excluded.down_ms, reason = excluded.reason, "
+        "held_by = excluded.held_by, probe_at_ms = excluded.probe_at_ms, probes = 0, ramp_per_s = NULL, "
+        "ramp_ms = NULL, lent_ms = NULL"
     )
+    DEPENDENCY_RELEASE = (
+        "UPDATE dependency SET down_ms = NULL, reason = NULL, held_by = NULL, probe_at_ms = NULL, probes = 0, "
+        "ramp_per_s = NULL, ramp_ms = NULL, lent_ms = NULL WHERE name = $1"
+    )
+    DEPENDENCY_PROBE = (
+        "UPDATE dependency SET probes = $2, probe_at_ms = $3, ramp_per_s = NULL, ramp_ms = NULL, lent_ms = NULL "
+        "WHERE name = $1"
+    )
+    DEPENDENCY_RAMP = (
+        "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL "
+        "WHERE name = $1"
+    )
+    DEPENDENCIES_HELD = (
+        "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s FROM dependency "
+        "WHERE down_ms IS NOT NULL ORDER BY name"
+    )
+    SERVED = "SELECT queues FROM worker WHERE kind = 'worker'"
     DEPENDENCIES_DOWN = "SELECT name, down_ms, reason FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
     ORG_WEIGH = (
         "INSERT INTO org (name, weight) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET weight = "
@@ -259,7 +295,7 @@ class Dialect(ABC):
     )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
-        "finished_ms = $3 "
+        "finished_ms = $3, probe = NULL, home = NULL "
         "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL RETURNING limit_key"
     )
     JOB_RAISE = (
@@ -372,6 +408,11 @@ class Dialect(ABC):
     SLOTS: str
     PARKED: str
     UNPARK: str
+    HELD_READY: str
+    HELD_PARKED: str
+    LEND: str
+    UNLEND: str
+    RECALL: str
 
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:

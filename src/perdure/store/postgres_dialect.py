@@ -13,14 +13,18 @@ from perdure.store.dialect import (
     FINISH_ATTEMPT,
     FINISH_DOCUMENT,
     FINISH_SET,
+    HELD_PARKED,
+    HELD_READY,
     IN_SERVICE,
     JOB_COLUMNS,
+    LEND_SET,
     NEW_ATTEMPT,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
+    RECALL_SET,
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
@@ -117,8 +121,9 @@ class PostgresDialect(Dialect):
     )
     _FINISH = (
         f"WITH done AS (UPDATE job j SET {FINISH_SET.replace('{r}', 'r.')} FROM {_unnest(FINISH, 1)} "
-        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token RETURNING r.ord, r.token, r.stage, r.worker, r.requests, j.org, "
-        "j.document_id, j.key, j.generation, j.claims, j.attempts, j.claimed_ms), "
+        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token "
+        "RETURNING r.ord, r.token, r.stage, r.worker, r.requests, j.org, j.document_id, j.key, j.generation, "
+        "j.claims, j.attempts, j.claimed_ms), "
         f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
         f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "
         "AND d.org = done.org AND d.id = done.document_id) SELECT ord FROM done"
@@ -155,6 +160,24 @@ class PostgresDialect(Dialect):
     UNPARK = (
         f"UPDATE job j SET state = 'queued' FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
         "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
+    )
+
+    LANES_LOCK = f"{Dialect.LANES_LOCK} FOR UPDATE"
+    HELD_READY = f"{HELD_READY} FOR UPDATE SKIP LOCKED"
+    HELD_PARKED = f"{HELD_PARKED} FOR UPDATE SKIP LOCKED"
+    LEND = (
+        f"UPDATE job j SET {LEND_SET} FROM {_unnest({'org': 'text', 'id': 'bigint'}, 1)} "
+        "WHERE j.org = r.org AND j.id = r.id"
+    )
+    UNLEND = (
+        f"UPDATE job j SET probe = NULL, home = NULL FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
+        "WHERE j.org = r.org AND j.id = r.id"
+    )
+    #: One that is being claimed right now is not waited for.
+    RECALL = (
+        "WITH lent AS MATERIALIZED (SELECT org, id FROM job WHERE probe = $1 AND state IN ('queued', 'parked') "
+        f"FOR UPDATE SKIP LOCKED) UPDATE job j SET {RECALL_SET} FROM lent "
+        "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.id"
     )
 
     _CLAIM = (

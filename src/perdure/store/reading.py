@@ -70,6 +70,9 @@ class Reading:
     async def lanes(self) -> list[LaneRecord]:
         return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
 
+    async def down(self) -> frozenset[str]:
+        return frozenset(row[0] for row in await self._rows(self.sql.DEPENDENCIES_DOWN))
+
     async def queues(self) -> list[QueueRecord]:
         """Every queue, by name."""
         return [QueueRecord(r[0], bool(r[1]), r[2]) for r in await self._rows(self.sql.QUEUES_READY)]

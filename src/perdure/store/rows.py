@@ -29,11 +29,11 @@ def job(row: Row) -> Job:
     """A job from JOB_COLUMNS."""
     (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
      releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
-     input_, limit_key, worker, holds, progress_ms) = row  # fmt: skip
+     input_, limit_key, worker, holds, progress_ms, probe) = row  # fmt: skip
     return Job(
         id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
-        fresh_from, priority, input_, limit_key, worker, holds, progress_ms,
+        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def attempt_record(row: Row) -> Attempt:
     """A claim that ended, as history has it."""
     document_id, job_key, generation, claim, number, charged, *rest, requests = row
     made = json.loads(requests) if requests is not None else {}
-    return Attempt(document_id, job_key, generation, claim, number, bool(charged), *rest, made)
+    return Attempt(document_id, job_key, generation, claim, number, bool(charged), *(*rest, made))
 
 
 def document(d: NewDocument, now_ms: int) -> Row:
@@ -234,8 +234,8 @@ def _told(op: Settle) -> tuple[str, bool, int | None, str]:
     match op.outcome:
         case Done():
             return "done", True, None, WHY_DONE
-        case Retry(delay_ms=delay_ms, why=why):
-            return "retry", True, delay_ms, why
+        case Retry(delay_ms=delay_ms, why=why, word=word):
+            return word, True, delay_ms, why
         case Later(delay_ms=delay_ms, why=why):
             return "later", False, delay_ms, why
         case Hold(why=why):

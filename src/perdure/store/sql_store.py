@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from perdure.core.clock import Clock, SystemClock
-from perdure.core.lane import needs_of
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
-from perdure.store import entering, migrate, rows
+from perdure.store import entering, holding, migrate, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.operations import (
@@ -273,30 +272,32 @@ class SqlStore(Reading):
             await self.refill()
             self.wake_soon()
 
+    # --- dependencies ----------------------------------------------------------------------------
+
     async def hold(self, dependency: str, reason: str, by: str = "") -> None:
-        await self._lanes_of(dependency, down=True, reason=reason, by=by)
+        now_ms = self.clock.now_ms()
+        await self._write(lambda: holding.hold(self.sql, now_ms, dependency, reason, by))
 
     async def release(self, dependency: str, by: str = "") -> None:
-        await self._lanes_of(dependency, down=False, reason="", by=by)
+        now_ms = self.clock.now_ms()
+        await self._write(lambda: holding.release(self.sql, now_ms, dependency, by))
         await self.refill()
         self.wake_soon()
 
-    async def _lanes_of(self, dependency: str, down: bool, reason: str, by: str) -> None:
-        def steps() -> Steps[None]:
-            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-            since, why = (now, reason) if down else (None, None)
-            yield Query(self.sql.DEPENDENCY_SET, (dependency, since, why))
-            still = {row[0]: row[1:] for row in (yield Query(self.sql.DEPENDENCIES_DOWN))}
-            for name, *_ in (yield Query(self.sql.LANES)):
-                if dependency not in needs_of(name):
-                    continue
-                state = entering.lane_state(name, still)
-                yield Query(self.sql.LANE_SET, (name, *state))
-                if state[0] is None:
-                    yield Query(self.sql.PARK_LANE, (name,))
-            yield Query(self.sql.ACT_ADD, (now, by, "hold" if down else "release", None, dependency, reason))
+    async def probed(self, dependency: str, ok: bool) -> None:
+        now_ms = self.clock.now_ms()
+        await self._write(lambda: holding.probed(self.sql, now_ms, dependency, ok))
 
-        await self._write(steps)
+    async def lend(self) -> int:
+        if not await self._rows(self.sql.DEPENDENCIES_HELD):
+            return 0
+        now_ms = self.clock.now_ms()
+        lent = await self._write(lambda: holding.lend(self.sql, now_ms))
+        if lent:
+            self.wake_soon()
+        return lent
+
+    # --- settings of the whole store -------------------------------------------------------------
 
     async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
         _check_positive("the concurrency of a limit", concurrency)

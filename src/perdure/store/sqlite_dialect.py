@@ -16,14 +16,18 @@ from perdure.store.dialect import (
     FINISH_ATTEMPT,
     FINISH_DOCUMENT,
     FINISH_SET,
+    HELD_PARKED,
+    HELD_READY,
     IN_SERVICE,
     JOB_COLUMNS,
+    LEND_SET,
     NEW_ATTEMPT,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
+    RECALL_SET,
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
@@ -114,6 +118,11 @@ class SqliteDialect(Dialect):
         f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2"
     )
     UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
+    HELD_READY = HELD_READY
+    HELD_PARKED = HELD_PARKED
+    LEND = f"UPDATE job SET {LEND_SET} WHERE org = $2 AND id = $3"
+    UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
+    RECALL = f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') RETURNING id"
 
     _PAIRS = (
         "SELECT q.name, l.name FROM queue q, lane l WHERE q.name IN (SELECT value FROM json_each($1)) "

@@ -18,7 +18,36 @@ CREATE TABLE worker (
 );
 
 CREATE TABLE queue (name text COLLATE "C" PRIMARY KEY, paused boolean NOT NULL DEFAULT false);
-CREATE TABLE dependency (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text);
+-- A service that stages need: down or up, since when, why and by whom; probed and ramped if the breaker holds it; and
+-- what the fleet knows of it together. `counted` requests since `counted_ms` are on their way into `nominal_per_s`.
+CREATE TABLE dependency (
+  name          text COLLATE "C" PRIMARY KEY,
+  down_ms       bigint,
+  reason        text,
+  held_by       text,
+  probe_at_ms   bigint,
+  probes        int NOT NULL DEFAULT 0,
+  ramp_per_s    double precision,
+  ramp_ms       bigint,
+  lent_ms       bigint,
+  nominal_per_s double precision,
+  counted       bigint NOT NULL DEFAULT 0,
+  counted_ms    bigint,
+  tokens        double precision NOT NULL DEFAULT 10,
+  CHECK ((down_ms IS NULL) = (held_by IS NULL)),
+  CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
+);
+-- Workers that reported lately, and how fast each of them asks the service (NULL: as it likes).
+CREATE TABLE dependency_worker (
+  name text COLLATE "C" NOT NULL, worker int NOT NULL, seen_ms bigint NOT NULL, rate double precision,
+  PRIMARY KEY (name, worker)
+);
+-- Operations on services, for their KPIs; `added_ms` of the latency were spent on retries.
+CREATE TABLE retry_metrics (
+  api_name text COLLATE "C" NOT NULL, retry_count int NOT NULL, success boolean NOT NULL, latency_ms bigint NOT NULL,
+  timestamp bigint NOT NULL, added_ms bigint NOT NULL
+);
+CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- A lane is a set of dependencies; a job waits in the lane of its next stage, and claims skip lanes that are down.
 CREATE TABLE lane (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text);
 INSERT INTO lane (name) VALUES ('');
@@ -105,6 +134,8 @@ CREATE TABLE job (
   policy        text,
   fresh_from    text,
   limit_key     text COLLATE "C",
+  probe         text COLLATE "C",
+  home          text COLLATE "C",
   input         bytea,
   created_ms    bigint NOT NULL,
   finished_ms   bigint,
@@ -113,12 +144,15 @@ CREATE TABLE job (
   FOREIGN KEY (org, document_id) REFERENCES document (org, id),
   CHECK ((state = 'running') = (token IS NOT NULL)),
   CHECK ((state IN ('done', 'dead', 'cancelled')) = (finished_ms IS NOT NULL)),
-  CHECK (attempts <= attempts_max)
+  CHECK (attempts <= attempts_max),
+  CHECK ((probe IS NULL) = (home IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
+-- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
+CREATE INDEX job_lent ON job (probe) WHERE probe IS NOT NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
 
 -- Written once, when the claim has ended.

@@ -1,0 +1,176 @@
+"""Dependencies that are down: held, probed, and given their documents back little by little. Steps of transactions.
+
+    up ──hold──► down ──a call of a lent document went well──► ramping ──nobody waits──► up
+                  ▲ │ one document is lent every 5 to 60 s        │ more are lent each second
+                  │ └── (by the breaker only)                     │
+                  └────────────── a call failed ◄─────────────────┘
+
+An operator's hold ends only by `release`. A document that is *lent* can be claimed although its lane is down: its job
+stands in the lane '' (so a claim costs what it always costs), with the dependency in `probe` and its lane in `home`.
+Whatever saves its stage or ends its claim puts it back. One that nobody has claimed by the next round is recalled, so
+there are never more of them than may go at a time, and one whose queue lost its workers keeps nobody waiting.
+All of this happens under one lock, so it does no harm if two sweepers are at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+
+from perdure.core.frozen import frozen
+from perdure.core.lane import needs_of
+from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
+from perdure.store import entering
+from perdure.store.base import BREAKER, Query, Row, Steps
+from perdure.store.dialect import Dialect
+
+
+@frozen
+class Held:
+    """A dependency that is down."""
+
+    name: str
+    since_ms: int
+    held_by: str
+    probe_at_ms: int | None
+    probes: int
+    ramp_ms: int | None  # since when it ramps
+    lent_ms: int | None  # until when what was lent is paid for
+    nominal_per_s: float | None
+
+
+def hold(sql: Dialect, clock_ms: int | None, name: str, reason: str, by: str) -> Steps[None]:
+    """Take its lanes down. The breaker leaves a hold that is there as it is; an operator takes it over."""
+    now_ms = yield from _begin(sql, clock_ms)
+    held = (yield from _held(sql)).get(name)
+    if held is not None and by == BREAKER:
+        return
+    since_ms = held.since_ms if held is not None else now_ms
+    probe_at_ms = now_ms + probe_after_ms(0) if by == BREAKER else None
+    yield Query(sql.DEPENDENCY_HOLD, (name, since_ms, reason, by, probe_at_ms))
+    yield Query(sql.RECALL, (name,))
+    yield from _set_lanes(sql, name)
+    yield Query(sql.ACT_ADD, (now_ms, by, "hold", None, name, reason))
+
+
+def release(sql: Dialect, clock_ms: int | None, name: str, by: str) -> Steps[None]:
+    """Let its lanes up, whoever held them."""
+    now_ms = yield from _begin(sql, clock_ms)
+    yield from _release(sql, now_ms, name, by)
+
+
+def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool) -> Steps[None]:
+    """What came of a call that was let through. An operator's hold is left as it is, and what is up is up."""
+    now_ms = yield from _begin(sql, clock_ms)
+    held = (yield from _held(sql)).get(name)
+    if held is None or held.held_by != BREAKER:
+        return
+    if ok and held.ramp_ms is None:
+        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_per_s(0, held.nominal_per_s), now_ms, now_ms))
+    elif not ok:
+        probes = held.probes + (held.ramp_ms is not None)
+        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(probes))
+        yield Query(sql.DEPENDENCY_PROBE, (name, probes, at_ms))
+        if held.ramp_ms is not None:
+            yield Query(sql.RECALL, (name,))
+
+
+def lend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
+    """Lend what may be lent now; how many documents, those included whose dependency is up again."""
+    now_ms = yield from _begin(sql, clock_ms)
+    lent = 0
+    for name in sorted((yield from _held(sql))):
+        down = yield from _held(sql)  # the one before may be up by now
+        if (held := down[name]).held_by == BREAKER:
+            lent += yield from (_probe if held.ramp_ms is None else _ramp)(sql, now_ms, held, down)
+    return lent
+
+
+# --- lending ---------------------------------------------------------------------------------
+
+
+def _probe(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps[int]:
+    """One document, when it is time. Where every lane also needs something else that the breaker holds, one of those:
+    it tells at least of the service that it calls first."""
+    if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + PROBE_MS_MAX:
+        return 0
+    yield Query(sql.RECALL, (held.name,))
+    others = down.keys() - {held.name}
+    found = yield from _waiting(sql, held.name, others, 1)
+    if not found:
+        found = yield from _waiting(sql, held.name, {n for n in others if down[n].held_by != BREAKER}, 1)
+    if found:
+        yield from _lend(sql, now_ms, held.name, found)
+        probes = held.probes + 1
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+    return len(found)
+
+
+def _ramp(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps[int]:
+    """As many as may go now; when no more than that are left, the dependency is up."""
+    began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
+    per_s = ramp_per_s((now_ms - began_ms) / 1_000, held.nominal_per_s)
+    number, paid_ms = turns(per_s, lent_ms, now_ms)
+    if not number:
+        return 0
+    recalled = yield Query(sql.RECALL, (held.name,))
+    wanted = min(number + len(recalled), int(per_s) + 1)
+    found = yield from _waiting(sql, held.name, down.keys() - {held.name}, wanted)
+    if len(found) < wanted:
+        yield from _release(sql, now_ms, held.name, BREAKER)
+    else:
+        yield from _lend(sql, now_ms, held.name, found)
+        yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
+    return len(found)
+
+
+def _waiting(sql: Dialect, name: str, closed: Iterable[str], limit: int) -> Steps[list[Row]]:
+    """The first jobs that wait for this dependency and for none of `closed`, in queues that somebody serves."""
+    shut = set(closed)
+    needs = {lane: needs_of(lane) for lane, *_ in (yield Query(sql.LANES))}
+    lanes = [lane for lane, needed in needs.items() if name in needed and not needed & shut]
+    served = {queue for (queues,) in (yield Query(sql.SERVED)) for queue in queues.split(",")}
+    found: list[Row] = []
+    for queue in [queue for queue, paused in (yield Query(sql.QUEUES)) if queue in served and not paused]:
+        for lane in lanes:
+            for suspect in (False, True):
+                found += yield Query(sql.HELD_READY, (queue, lane, suspect, limit))
+            found += yield Query(sql.HELD_PARKED, (queue, lane, limit))
+    return nsmallest(limit, found)
+
+
+def _lend(sql: Dialect, now_ms: int, name: str, found: Sequence[Row]) -> Steps[None]:
+    """What is under a limit is let in as its room allows."""
+    yield Query(sql.LEND, (name,), sorted((org, id_) for *_, id_, org, _ in found))
+    yield from entering.fill(sql, {key for *_, key in found if key is not None}, now_ms)
+
+
+# --- common ----------------------------------------------------------------------------------
+
+
+def _begin(sql: Dialect, clock_ms: int | None) -> Steps[int]:
+    """The store's time, and the lock under which dependencies and lanes change."""
+    now_ms: int = (yield Query(sql.LANES_LOCK, (clock_ms,)))[0][0]
+    return now_ms
+
+
+def _held(sql: Dialect) -> Steps[dict[str, Held]]:
+    return {row[0]: Held(*row) for row in (yield Query(sql.DEPENDENCIES_HELD))}
+
+
+def _release(sql: Dialect, now_ms: int, name: str, by: str) -> Steps[None]:
+    yield Query(sql.DEPENDENCY_RELEASE, (name,))
+    yield Query(sql.RECALL, (name,))
+    yield from _set_lanes(sql, name)
+    yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, ""))
+
+
+def _set_lanes(sql: Dialect, name: str) -> Steps[None]:
+    """Every lane that needs it is down while any of its dependencies is."""
+    down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))}
+    for lane, *_ in (yield Query(sql.LANES)):
+        if name in needs_of(lane):
+            state = entering.lane_state(lane, down)
+            yield Query(sql.LANE_SET, (lane, *state))
+            if state[0] is None:
+                yield Query(sql.PARK_LANE, (lane,))
