@@ -50,7 +50,7 @@ class Breaker:
         share: float = 0.5,
         least: int = 20,
         window_s: float = 10.0,
-        open_s: float = 5.0,
+        open_s: float = 4.0,
         open_max_s: float = 60.0,
         lease_s: float = 30.0,
         patience: float = 0.2,
