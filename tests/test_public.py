@@ -30,7 +30,9 @@ NAMES = [
     "batched",
 ]
 
-TESTING_NAMES = ["FakeClock", "Recording", "Runs", "Trial", "drain", "failing", "recording", "tick", "trial"]
+TESTING_NAMES = [
+    "FakeClock", "Recording", "Runs", "Trial", "drain", "failing", "no_wait", "recording", "tick", "trial",
+]  # fmt: skip
 
 HEAVY = ["pydantic", "pydantic_settings", "asyncpg", "apsw", "structlog", "typer", "rich", "asyncio"]
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.app import Perdure, Summary
+from perdure.calls.timing import no_wait
 from perdure.core.events import AnyEvent
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
@@ -28,7 +29,7 @@ from perdure.engine.stage import Stage
 from perdure.engine.sweeper import Sweeper
 from perdure.engine.worker import Worker
 
-__all__ = ["FakeClock", "Recording", "Runs", "Trial", "drain", "failing", "recording", "tick", "trial"]
+__all__ = ["FakeClock", "Recording", "Runs", "Trial", "drain", "failing", "no_wait", "recording", "tick", "trial"]
 
 Kind = TypeVar("Kind")
 

@@ -66,6 +66,7 @@ class StageLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {key: getattr(record, key) for key in STAGE_FACTS if hasattr(record, key)}
+        facts |= getattr(record, "facts", {})
         if record.exc_info:
             facts["exception"] = "".join(traceback.format_exception(*record.exc_info))
         _log.log(record.levelno, record.getMessage(), logger=record.name, **facts)

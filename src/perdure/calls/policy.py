@@ -1,0 +1,278 @@
+"""A policy: how one dependency is called. Decorator or direct, plain or awaited.
+
+openai = Policy("openai", retries=3, backoff=FullJitter(2, 30), total_s=120, attempt_s=60)
+
+@openai
+async def ask(prompt: str) -> str: ...
+
+answer = openai.call(client.get, url)               # plain
+answer = await openai.acall(client.get, url)        # awaited
+openai.but(idempotent=False, key=ctx.key()).call(pay, sum)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+
+from perdure.calls.binding import bind
+from perdure.calls.classify import classify
+from perdure.calls.dependency import Dependency, dependency
+from perdure.calls.jitter import FullJitter
+from perdure.calls.run import Inside, Instead, Run
+from perdure.calls.scope import SCOPE, Scope
+from perdure.calls.timing import TIMING, Timing
+from perdure.calls.verdict import Verdict
+from perdure.core.scope import WORK
+from perdure.errors import SettingInvalid
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RESCHEDULE_S = 300.0
+_UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
+
+
+class Changes(TypedDict, total=False):
+    """What `Policy.but` takes."""
+
+    retries: int
+    backoff: FullJitter
+    total_s: float | None
+    attempt_s: float | None
+    hint_cap_s: float
+    reschedule_s: float
+    classify: Callable[[BaseException], Verdict]
+    on_exhausted: Literal["reschedule", "raise"] | Callable[[Exception], Any]
+    idempotent: bool
+    key: str | None
+    best_effort: bool
+    operation: str
+
+
+class Policy:
+    """How a dependency is called. `retries` counts repetitions: 3 are at most 4 requests, 0 is one request.
+
+    Inside a job a call that gives up reschedules the document (`on_exhausted="reschedule"`), outside it raises what
+    was raised last. Policies of one name share budget, limiter and breaker. Inside another policy's call this one runs
+    once: the outermost owns the retries.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retries: int = 3,
+        backoff: FullJitter | None = None,
+        total_s: float | None = None,
+        attempt_s: float | None = None,
+        hint_cap_s: float = 60.0,
+        reschedule_s: float = RESCHEDULE_S,
+        classify: Callable[[BaseException], Verdict] = classify,
+        on_exhausted: Literal["reschedule", "raise"] | Callable[[Exception], Any] = "reschedule",
+        idempotent: bool = True,
+        key: str | None = None,
+        best_effort: bool = False,
+        dependency: Dependency | None = None,
+        timing: Timing = TIMING,
+    ) -> None:
+        self.name = name
+        self.operation = name
+        self.retries = retries
+        self.backoff = backoff or FullJitter(1.0, 30.0)
+        self.total_s, self.attempt_s = total_s, attempt_s
+        self.hint_cap_s, self.reschedule_s = hint_cap_s, reschedule_s
+        self.classify = classify
+        self.on_exhausted = on_exhausted
+        self.idempotent, self.key = idempotent, key
+        self.best_effort = best_effort
+        self.dependency = dependency or _shared(name)
+        self.timing = timing
+        self._check()
+
+    def _check(self) -> None:
+        if self.retries < 0:
+            raise SettingInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
+        times = {"total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s}
+        for word, value in times.items():
+            if value is not None and not value > 0:
+                raise SettingInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
+
+    def __repr__(self) -> str:
+        return f"<Policy {self.name}: {self.retries} retries>"
+
+    def but(self, **changes: Unpack[Changes]) -> Policy:
+        """This policy with some things changed, over the same dependency."""
+        unknown = set(changes) - set(Changes.__annotations__)
+        if unknown:
+            raise TypeError(f"a policy has no {', '.join(sorted(unknown))}")
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            setattr(changed, name, value)
+        changed._check()
+        return changed
+
+    def bind(self, client: Any) -> bool:
+        """Set the retries of an SDK's client to 0, so that they do not multiply ours; False where it cannot be done."""
+        return bind(client)
+
+    # --- as a decorator --------------------------------------------------------------------------
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T]) -> Callable[P, T]: ...
+    def __call__(self, fn: Callable[P, Any]) -> Callable[P, Any]:
+        """Guard a function; TypeError for one that yields, because what it gave already cannot be taken back."""
+        _refuse_generators(fn)
+        policy = self if self.operation != self.name else self.but(operation=_operation(self.name, fn))
+        if inspect.iscoroutinefunction(fn):
+
+            @wraps(fn)
+            async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+                return await policy.acall(fn, *args, **kwargs)
+
+            return awaited
+
+        @wraps(fn)
+        def plain(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return policy.call(fn, *args, **kwargs)
+
+        return plain
+
+    # --- the loops -------------------------------------------------------------------------------
+
+    # One piece each, and alike line by line: what can differ is only what is awaited.
+
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
+        """Call a plain function."""
+        outer = SCOPE.get()
+        state, clock = self.dependency, self.timing.clock
+        began_s = clock()
+        deadline_s = None if outer is None and self.total_s is None else self._deadline(outer, began_s)
+        run: Run | None = None if outer is None else Inside(self, outer, began_s, deadline_s)
+        while True:
+            if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
+                run = run or Run(self, began_s, deadline_s)
+                if (wait_s := run.admit(clock())) > 0:
+                    self.timing.sleep(wait_s)
+            scope = Scope(self.operation, deadline_s)
+            token = SCOPE.set(scope)
+            try:
+                result = fn(*args, **kwargs)
+            except Exception as error:
+                run = run or Run(self, began_s, deadline_s)
+                decided = run.failed(error, clock())
+                if decided is None:
+                    raise
+                if isinstance(decided, Instead):
+                    return cast(T, decided.value)
+            except BaseException:
+                if run is not None:
+                    run.left(clock())
+                raise
+            else:
+                if type(result) in _UNFINISHED:
+                    raise _unfinished(result)
+                if run is None:
+                    state.passed(began_s, clock(), self.timing)
+                else:
+                    run.answered(clock())
+                return result
+            finally:
+                SCOPE.reset(token)
+                if not scope.nested:  # or a policy inside has counted it
+                    state.requests += 1
+                    if (work := WORK.get()) is not None:
+                        work.count(self.name)
+            self.timing.sleep(decided)
+
+    async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
+        """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
+        outer = SCOPE.get()
+        state, clock = self.dependency, self.timing.clock
+        began_s = clock()
+        deadline_s = None if outer is None and self.total_s is None else self._deadline(outer, began_s)
+        run: Run | None = None if outer is None else Inside(self, outer, began_s, deadline_s)
+        while True:
+            if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
+                run = run or Run(self, began_s, deadline_s)
+                if (wait_s := run.admit(clock())) > 0:
+                    await self.timing.asleep(wait_s)
+            scope = Scope(self.operation, deadline_s)
+            token = SCOPE.set(scope)
+            try:
+                result = await self._in_time(fn(*args, **kwargs), deadline_s)
+            except Exception as error:
+                run = run or Run(self, began_s, deadline_s)
+                decided = run.failed(error, clock())
+                if decided is None:
+                    raise
+                if isinstance(decided, Instead):
+                    return cast(T, decided.value)
+            except BaseException:
+                if run is not None:
+                    run.left(clock())
+                raise
+            else:
+                if run is None:
+                    state.passed(began_s, clock(), self.timing)
+                else:
+                    run.answered(clock())
+                return result
+            finally:
+                SCOPE.reset(token)
+                if not scope.nested:  # or a policy inside has counted it
+                    state.requests += 1
+                    if (work := WORK.get()) is not None:
+                        work.count(self.name)
+            await self.timing.asleep(decided)
+
+    def _deadline(self, outer: Scope | None, now_s: float) -> float | None:
+        """The earlier of our own and that of the call around us."""
+        inherited = None if outer is None else outer.deadline_s
+        if self.total_s is None:
+            return inherited
+        own = now_s + self.total_s
+        return own if inherited is None else min(own, inherited)
+
+    def _in_time(self, attempt: Awaitable[T], deadline_s: float | None) -> Awaitable[T]:
+        """The attempt, cut off when its time is over."""
+        if deadline_s is None and self.attempt_s is None:
+            return attempt
+        left_s = math.inf if deadline_s is None else max(0.0, deadline_s - self.timing.clock())
+        return _cut(attempt, min(left_s, self.attempt_s or math.inf))
+
+
+async def _cut(attempt: Awaitable[T], after_s: float) -> T:
+    async with asyncio.timeout(after_s):
+        return await attempt
+
+
+def _shared(name: str) -> Dependency:
+    return dependency(name)
+
+
+def _operation(name: str, fn: Callable[..., Any]) -> str:
+    return f"{name}.{getattr(fn, '__name__', 'call')}"
+
+
+def _refuse_generators(fn: Callable[..., Any]) -> None:
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"{getattr(fn, '__qualname__', fn)} yields: what it gave before it failed cannot be taken back. "
+            "Guard the call that opens the stream, or return a list"
+        )
+
+
+def _unfinished(result: Any) -> TypeError:
+    if isinstance(result, CoroutineType):
+        result.close()
+        return TypeError("the function returned a coroutine: use `await policy.acall(...)`")
+    return TypeError("the function returned a generator: what it yields would not be guarded; return a list")
