@@ -63,7 +63,7 @@ def test_being_told_to_slow_down_is_enough() -> None:
 
 def test_permanent_errors_and_cancelled_calls_have_nothing_to_tell() -> None:
     told = {name for name in vars(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))}
-    assert told == {"ask", "succeeded", "failed", "throttled"}
+    assert told == {"ask", "succeeded", "failed", "throttled", "found", "adopt"}
 
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -165,6 +165,40 @@ def test_a_limit_that_nobody_met_for_long_is_forgotten() -> None:
     assert limiter.ask(1.0) == 1.0
     assert limiter.ask(4.0 + FORGET_S + 1) == 0.0
     assert limiter.rate is None
+
+
+# --- with others -------------------------------------------------------------------------------------
+
+
+def test_what_was_found_here_is_told_for_a_while() -> None:
+    limiter = used(10)
+    assert limiter.found(20.0) is None
+    limiter.throttled(20.0)
+    assert limiter.found(29.0) == limiter.rate
+    assert limiter.found(31.0) is None
+
+
+def test_what_was_adopted_limits_but_is_not_passed_on() -> None:
+    limiter = used(10)
+    limiter.adopt(20.0, 4.0)
+    assert limiter.rate == 4.0
+    assert [limiter.ask(20.0) for _ in range(3)] == [0, 0.25, 0.5]
+    assert limiter.found(20.0) is None
+    limiter.adopt(21.0, 8.0)
+    assert limiter.rate == 4.0
+    limiter.adopt(21.0, 0.001)
+    assert limiter.rate == 0.5
+
+
+def test_an_adopted_limit_grows_and_ends_like_any_other() -> None:
+    limiter = used(10)
+    limiter.adopt(20.0, 4.0)
+    now_s = 20.0
+    while limiter.rate is not None and now_s < 60:
+        now_s += limiter.ask(now_s)
+        limiter.succeeded(now_s)
+    assert limiter.rate is None
+    assert now_s < 24
 
 
 # --- with a service ------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ CALM_SHARE = 0.2
 PAUSE_S_MAX = 60.0
 #: A limit that nothing has changed for so long, because nobody came, is forgotten.
 FORGET_S = 60.0
+#: Others are told of a limit for so long after it was cut.
+FRESH_S = 10.0
 
 
 class Limiter:
@@ -84,6 +86,19 @@ class Limiter:
         if hint_s is not None:
             with self._lock:
                 self._next_s = max(self._next_s, now_s + min(hint_s, PAUSE_S_MAX))
+
+    def found(self, now_s: float) -> float | None:
+        """The rate for others to adopt, while it is our own finding and fresh; what was adopted is not passed on."""
+        return self.rate if now_s - self._cut_s <= FRESH_S else None
+
+    def adopt(self, now_s: float, rate: float) -> None:
+        """Others found that the service bears no more than this of us; from there it grows as ever."""
+        with self._lock:
+            rate = max(rate, self.floor_per_s)
+            if self.rate is None or rate < self.rate:
+                self.rate = rate
+                self._next_s = max(self._next_s, now_s)
+                self._changed(now_s)
 
     def _turn(self, now_s: float) -> float:
         if now_s - max(self._changed_s, self._next_s) > FORGET_S:
