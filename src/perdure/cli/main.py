@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from perdure.cli.simulate import simulate
+
 app = typer.Typer(
     name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
@@ -138,6 +140,9 @@ def bench(
     from perdure.bench.report import run
 
     asyncio.run(run(store or ["sqlite", "postgres"], quick, json))
+
+
+app.command()(simulate)
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""What operators do beside the work itself: look ahead, put things right."""

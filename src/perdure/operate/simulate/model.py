@@ -1,0 +1,41 @@
+"""What is simulated: clients that call a service, its fault, and the jobs around the calls."""
+
+from __future__ import annotations
+
+from perdure.core.frozen import frozen
+
+
+@frozen
+class Model:
+    """Numbers of one experiment; seconds and calls per second."""
+
+    clients: int = 100
+    rate: float = 400.0  # calls of all clients together
+    capacity: float = 500.0  # requests the service can answer
+    timeout_s: float = 1.0  # a client leaves after this; the service works on what it left all the same
+    queue: float = (
+        2.0  # timeouts' worth of work that the service lets queue at most; beyond it refuses at once
+    )
+    latency_s: float = 0.05  # of an answer beside queueing
+    noise: float = 0.0  # share of requests that fail at any time, without any fault
+    retries: int = 4
+    base_s: float = 0.1
+    cap_s: float = 10.0
+    fault_s: float = 30.0
+    share: float = 0.3  # of the capacity that is left in the fault; 0: an outage, connections are refused
+    begin_s: float = 30.0  # when the fault begins
+    end_s: float = 150.0  # calls that begin until then are measured
+    tries: int = 5  # of a job
+    again_s: tuple[float, float] = (20.0, 40.0)  # a job whose call failed is tried again after this
+
+    @property
+    def over_s(self) -> float:
+        """When the fault is over."""
+        return self.begin_s + self.fault_s
+
+    @property
+    def fault(self) -> str:
+        """The fault in words."""
+        if self.share > 0:
+            return f"brown-out to {self.share * 100:.3g} % for {self.fault_s:.3g} s"
+        return f"outage of {self.fault_s:.3g} s"

@@ -1,0 +1,49 @@
+"""A service with a queue: it works through everything it took in, also for callers who have left."""
+
+from __future__ import annotations
+
+from perdure.operate.simulate.model import Model
+
+#: However slow a service is, so many requests may wait.
+QUEUE_LEAST = 10.0
+
+
+class Service:
+    """Answers at the rate of its capacity, which falls in the fault. Exact, without events of its own."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.queue_max = max(QUEUE_LEAST, model.queue * model.timeout_s * model.capacity)
+        self.backlog = 0.0  # requests taken in and not yet worked off
+        self.at_s = 0.0
+
+    def request(self, now_s: float) -> tuple[bool, float]:
+        """Whether the client gets an answer, and when it knows."""
+        model = self.model
+        self.backlog = max(0.0, self.backlog - self._worked(self.at_s, now_s))
+        self.at_s = now_s
+        away = model.share == 0 and model.begin_s <= now_s < model.over_s
+        if away or self.backlog + 1 > self.queue_max:
+            return False, now_s + model.latency_s
+        self.backlog += 1
+        answered_s = self._worked_off(now_s, self.backlog) + model.latency_s
+        timeout_s = now_s + model.timeout_s
+        return (True, answered_s) if answered_s <= timeout_s else (False, timeout_s)
+
+    def _worked(self, from_s: float, to_s: float) -> float:
+        """Requests that can be worked off between the two."""
+        model = self.model
+        inside_s = max(0.0, min(to_s, model.over_s) - max(from_s, model.begin_s))
+        return model.capacity * (to_s - from_s - inside_s * (1 - model.share))
+
+    def _worked_off(self, now_s: float, work: float) -> float:
+        """When so much is worked off."""
+        model = self.model
+        for until_s, rate in ((model.begin_s, 1.0), (model.over_s, model.share)):
+            if now_s < until_s:
+                possible = (until_s - now_s) * rate * model.capacity
+                if work <= possible:
+                    return now_s + work / (rate * model.capacity)
+                work -= possible
+                now_s = until_s
+        return now_s + work / model.capacity

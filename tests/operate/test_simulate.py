@@ -1,0 +1,380 @@
+"""The laboratory: its service is exact, its runs are repeatable, and our defaults reach what they are meant to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from perdure.cli.main import app
+from perdure.errors import SettingInvalid
+from perdure.operate.simulate.experiment import experiment
+from perdure.operate.simulate.history import fitted, history, read
+from perdure.operate.simulate.measure import Calls, Jobs, Task, play, spread
+from perdure.operate.simulate.model import Model
+from perdure.operate.simulate.plot import check
+from perdure.operate.simulate.policy import POLICIES
+from perdure.operate.simulate.service import Service
+from perdure.operate.simulate.world import World
+from perdure.store.base import Query, Steps
+from perdure.store.open import open_store
+
+BROWNOUT = Model()
+OUTAGE = replace(BROWNOUT, share=0.0)
+BLIP = replace(OUTAGE, fault_s=3.0)
+#: Ten clients show the same, only less smoothly.
+SMALL = replace(BROWNOUT, clients=10, rate=40.0, capacity=50.0)
+
+
+def calls(model: Model, policy: str, seed: int = 1) -> Calls:
+    found = play(Task(model, policy, seed, jobs=False))
+    assert isinstance(found, Calls)
+    return found
+
+
+def jobs(model: Model, policy: str, seed: int = 1) -> Jobs:
+    found = play(Task(model, policy, seed, jobs=True))
+    assert isinstance(found, Jobs)
+    return found
+
+
+# --- the service -----------------------------------------------------------------------------------
+
+
+def test_requests_are_answered_one_after_the_other() -> None:
+    service = Service(replace(BROWNOUT, capacity=10.0, latency_s=0.0))
+    assert [service.request(0.0) for _ in range(3)] == [(True, 0.1), (True, 0.2), (True, pytest.approx(0.3))]
+
+
+def test_work_for_clients_who_left_is_done_all_the_same() -> None:
+    service = Service(replace(BROWNOUT, capacity=10.0, latency_s=0.0))
+    answers = [service.request(0.0)[0] for _ in range(15)]
+    assert answers == [True] * 10 + [False] * 5
+    assert service.request(0.2) == (False, 1.2)  # 13 wait still: 1.4 s of work
+    ok, at_s = service.request(0.9)
+    assert ok
+    assert at_s == pytest.approx(1.7)
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    service = Service(replace(BROWNOUT, capacity=10.0))
+    for _ in range(20):
+        service.request(0.0)
+    assert service.request(0.0) == (False, 0.05)
+
+
+def test_in_a_brownout_work_takes_longer_and_in_an_outage_connections_are_refused() -> None:
+    slow = Service(replace(BROWNOUT, capacity=10.0, latency_s=0.0))
+    ok, at_s = slow.request(31.0)
+    assert ok
+    assert at_s == pytest.approx(31 + 1 / 3)
+    away = Service(replace(OUTAGE, latency_s=0.01))
+    assert away.request(31.0) == (False, 31.01)
+    assert away.request(60.0)[0]
+
+
+@settings(max_examples=60)
+@given(
+    gaps=st.lists(st.floats(0, 3), min_size=1, max_size=60),
+    share=st.sampled_from([0.0, 0.3, 0.9]),
+    capacity=st.sampled_from([1.0, 20.0]),
+)
+def test_work_is_neither_lost_nor_invented(gaps: list[float], share: float, capacity: float) -> None:
+    model = replace(BROWNOUT, begin_s=10.0, fault_s=10.0, share=share, capacity=capacity, latency_s=0.0)
+    service, now_s, last_s = Service(model), 0.0, 0.0
+    for gap in gaps:
+        now_s += gap
+        before = service.backlog
+        ok, at_s = service.request(now_s)
+        assert 0 <= service.backlog <= before + 1
+        assert service.backlog <= service.queue_max
+        assert now_s <= at_s <= now_s + model.timeout_s
+        if ok:
+            assert at_s >= last_s  # first come, first served
+            assert service._worked(now_s, at_s) == pytest.approx(service.backlog)
+            last_s = at_s
+
+
+# --- runs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_jobs", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_seed_decides_everything(policy: str, with_jobs: bool) -> None:
+    model = replace(SMALL, end_s=80.0)
+    first, same, other = (play(Task(model, policy, seed, with_jobs)) for seed in (1, 1, 2))
+    assert first == same
+    assert first != other
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_call_ends_once_and_no_answer_comes_without_a_request(policy: str) -> None:
+    world = World(SMALL, POLICIES[policy], seed=1).run()
+    assert world.live == 0
+    assert len(world.calls) == pytest.approx(40 * 150, rel=0.1)
+    assert sum(took_s is not None for _, took_s in world.calls) <= len(world.answers) <= len(world.sent)
+    longest_s = (1 + SMALL.retries) * SMALL.timeout_s + sum(0.1 * 2**n for n in range(SMALL.retries))
+    waits_s = 1 + SMALL.retries  # for a turn
+    assert max(took_s or 0.0 for _, took_s in world.calls) <= longest_s + waits_s
+
+
+def test_a_job_has_no_more_tries_than_it_may() -> None:
+    world = World(SMALL, POLICIES["none"], seed=1, jobs=True).run()
+    assert world.live == 0
+    assert world.requests <= SMALL.tries * len(world.calls)
+    assert world.killed > 0
+
+
+def test_full_jitter_alone_never_recovers_from_a_brownout_and_kills_jobs() -> None:
+    assert calls(SMALL, "jitter").recovery_s is None
+    with_jobs = jobs(SMALL, "jitter")
+    assert with_jobs.killed > 0.5
+    assert with_jobs.requests > 10
+
+
+def test_a_budget_keeps_the_load_near_that_of_the_calls() -> None:
+    found = calls(SMALL, "budget")
+    assert found.recovery_s is not None
+    assert found.load < 1.2
+
+
+def test_without_a_fault_every_policy_is_as_good_as_none() -> None:
+    healthy = replace(SMALL, share=0.999)
+    for policy in POLICIES:
+        found = calls(healthy, policy)
+        assert (found.recovery_s, found.ok) == (0.0, 1.0)
+        assert found.load == pytest.approx(1.0, abs=0.01)
+
+
+def test_failures_now_and_then_are_healed_by_retries_and_limit_nobody() -> None:
+    noisy = replace(SMALL, share=0.999, noise=0.03)
+    assert calls(noisy, "none").ok == pytest.approx(0.97, abs=0.01)
+    assert calls(noisy, "ours").ok > 0.995
+
+
+# --- what our defaults are meant to reach ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ours_recovers_from_a_brownout_without_adding_to_it(seed: int) -> None:
+    found = calls(BROWNOUT, "ours", seed)
+    assert found.recovery_s is not None
+    assert found.recovery_s <= 8
+    assert found.load <= 0.6
+    assert found.peak <= 1.3
+    assert found.p99_s <= 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ours_brings_jobs_through_a_brownout_with_hardly_a_call_more(seed: int) -> None:
+    found = jobs(BROWNOUT, "ours", seed)
+    assert found.done >= 0.97
+    assert found.killed == 0
+    assert found.requests <= 1.3
+
+
+def test_ours_is_back_soon_after_an_outage_and_bears_a_blip() -> None:
+    outage = calls(OUTAGE, "ours")
+    assert outage.recovery_s is not None
+    assert outage.recovery_s <= 8
+    assert outage.load <= 0.3
+    assert calls(BLIP, "ours").ok >= 0.96
+    assert jobs(OUTAGE, "ours").killed == 0
+
+
+# --- several seeds -----------------------------------------------------------------------------------------
+
+
+def test_a_seed_in_which_it_never_happened_is_the_worst() -> None:
+    found = spread([2.0, None, 4.0])
+    assert (found.mean, found.worst, found.never) == (3.0, None, 1)
+    assert spread([0.9, 0.7], high_is_good=True).worst == 0.7
+
+
+def test_an_experiment_tells_how_far_it_is() -> None:
+    told: list[tuple[int, int]] = []
+    model = replace(SMALL, fault_s=5.0, end_s=60.0)
+    found = experiment([model], ["none", "ours"], 2, lambda count, total: told.append((count, total)))
+    assert told == [(n, 8) for n in range(1, 9)]
+    assert [row.policy for row in found[0].rows] == ["none", "ours"]
+
+
+# --- from the store ------------------------------------------------------------------------------------------
+
+MINUTE_MS = 60_000
+
+
+def rows_of(name: str, per_minute: int, retries: int = 0, success: bool = True) -> list[tuple[object, ...]]:
+    return [(name, retries, success, 200 + n, 5 * MINUTE_MS + n * 10) for n in range(per_minute)]
+
+
+def test_a_history_is_summed_up() -> None:
+    rows = rows_of("ocr", 30) + rows_of("openai", 570) + rows_of("openai", 30, retries=1)
+    found = history(rows)
+    assert (found.name, found.operations, found.rate) == ("openai", 600, 10.0)
+    assert found.failed == pytest.approx(30 / 630)
+    assert found.latency_s == pytest.approx(0.4845)
+    model = fitted(Model(), found)
+    assert (model.rate, model.capacity, model.clients) == (10.0, 12.5, 2)
+    assert model.timeout_s == pytest.approx(2 * found.slow_s)
+
+
+def test_an_outage_in_the_history_is_not_taken_for_noise() -> None:
+    down = [(name, 3, False, ms, 9 * MINUTE_MS) for name, _, _, ms, _ in rows_of("openai", 100)]
+    assert history(rows_of("openai", 500) + down).failed == 0
+
+
+def test_a_history_without_calls_says_so() -> None:
+    with pytest.raises(SettingInvalid, match="recorded no calls in this time"):
+        history([])
+    with pytest.raises(SettingInvalid, match="no calls of vision in this time; there are calls of ocr"):
+        history(rows_of("ocr", 3), "vision")
+
+
+async def remember(url: str, count: int, age_ms: int) -> None:
+    store = open_store(url)
+    await store.open()
+    now_ms = await store.now_ms()
+
+    def steps() -> Steps[None]:
+        sql = (
+            "INSERT INTO retry_metrics (api_name, retry_count, success, latency_ms, timestamp, added_ms) "
+            f"VALUES ($1, $2, {'1' if url.startswith('sqlite') else 'true'}, $3, $4, 0)"
+        )
+        for n in range(count):
+            yield Query(sql, ("openai", 0, 100, now_ms - age_ms - n))
+
+    await store.driver.write(steps)
+    await store.close()
+
+
+def test_the_store_remembers_calls_and_a_model_is_made_of_them(store_url: str) -> None:
+    async def reading() -> None:
+        store = open_store(store_url)
+        await store.open(create=False)
+        try:
+            found = await read(store, since_s=3_600)
+            assert (found.name, found.operations, found.latency_s) == ("openai", 120, 0.1)
+            with pytest.raises(SettingInvalid):
+                await read(store, since_s=60)
+        finally:
+            await store.close()
+
+    asyncio.run(remember(store_url, count=120, age_ms=10 * MINUTE_MS))
+    asyncio.run(reading())
+
+
+# --- the command ---------------------------------------------------------------------------------------------
+
+QUICK = (
+    "simulate",
+    "--clients",
+    "10",
+    "--rate",
+    "40",
+    "--capacity",
+    "50",
+    "--seeds",
+    "1",
+    "--policies",
+    "none,ours",
+)
+
+
+def ran(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*QUICK, *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_the_table_fits_eighty_columns_and_names_what_was_simulated() -> None:
+    said = ran("--outage", "5")
+    assert "Outage of 5 s: 10 clients, 40 calls/s, capacity 50/s" in said
+    header = next(line for line in said.splitlines() if line.startswith("policy"))
+    assert len(header) <= 80
+    for title in ("recovery", "load", "peak", "ok fault", "p99", "calls/job", "killed"):
+        assert title in header
+    assert [line.split("  ")[0] for line in said.splitlines() if line.startswith(("no retry", "ours"))]
+
+
+def test_without_a_fault_there_are_three() -> None:
+    found = json.loads(ran("--json"))
+    assert [one["fault"] for one in found["faults"]] == [
+        "brown-out to 30 % for 30 s", "outage of 30 s", "outage of 3 s",
+    ]  # fmt: skip
+    ours = found["faults"][0]["policies"]["ours"]
+    assert set(ours["recovery_s"]) == {"mean", "worst", "never"}
+    assert ours["killed"]["mean"] == 0
+    assert len(ours["sent"]) == len(ours["answered"]) == 150
+
+
+def test_a_longer_fault_is_watched_longer() -> None:
+    model = json.loads(ran("--json", "--brownout", "60", "--share", "0.5"))["faults"][0]["model"]
+    assert (model["share"], model["fault_s"], model["end_s"]) == (0.5, 60, 210)
+
+
+def test_a_chart_as_svg_and_as_png(tmp_path: Path) -> None:
+    svg, png = tmp_path / "chart.svg", tmp_path / "chart.png"
+    assert f"chart written to {svg}" in ran("--outage", "3", "--plot", str(svg))
+    ran("--outage", "3", "--plot", str(png))
+    root = ElementTree.parse(svg).getroot()
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Outage of 3 s", "no retry", "ours"} <= set(words)
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) >= 4
+    with Image.open(png) as image:
+        assert image.size[0] == 2 * round(float(root.attrib["width"]))
+        assert len(image.getcolors(10**7) or ()) > 10
+
+
+def test_without_pillow_a_png_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(SettingInvalid, match=r"perdure\[plot\]"):
+        check(Path("chart.png"))
+    check(Path("chart.svg"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policies", "hope"), "no policy 'hope'; known are none"),
+        (("--policies", ","), "no policy is named"),
+        (("--outage", "3", "--brownout", "3"), "choose one"),
+        (("--plot", "chart.gif"), "must end in .svg or .png"),
+        (("--plot", "nowhere/chart.svg"), "no directory nowhere"),
+        (("--again", "40-20"), "LOW-HIGH"),
+        (("--store", "sqlite:///x.db", "--since", "soon"), "for example 1h"),
+    ],
+)
+def test_a_slip_is_answered_with_how_to_do_it(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(SettingInvalid, match=said.replace("(", r"\(")):
+        CliRunner().invoke(app, ["simulate", *arguments], catch_exceptions=False)
+
+
+def test_a_model_from_the_store_says_what_it_found(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/perdure.db"
+    asyncio.run(remember(url, count=240, age_ms=10 * MINUTE_MS))
+    arguments = [
+        "simulate",
+        "--store",
+        url,
+        "--since",
+        "1h",
+        "--seeds",
+        "1",
+        "--policies",
+        "none",
+        "--outage",
+        "5",
+    ]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "openai: 240 operations, 4.00/s in the busiest minute" in result.stderr
+    assert "4 calls/s, capacity 5/s" in result.stdout
