@@ -26,7 +26,7 @@ from perdure.errors import UsageError
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
-from perdure.store.records import Attempt, Status
+from perdure.store.records import Attempt, DependencyRecord, Kpi, Status
 
 T = TypeVar("T")
 __all__ = ["AsyncPerdure", "Perdure", "Summary"]
@@ -155,6 +155,14 @@ class Perdure:
     def release(self, dependency: str) -> None:
         """Let held documents go on."""
         self._call(self.service.release(dependency))
+
+    def dependencies(self) -> list[DependencyRecord]:
+        """Every service that stages need or call: up, down or ramping, since when, why, and how many wait for it."""
+        return self._call(self.service.dependencies())
+
+    def kpis(self, hours: float = 24) -> list[Kpi]:
+        """How calls to each service went in the last hours: operations, retries, failures, added latency."""
+        return self._call(self.service.kpis(hours))
 
     def limit(self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None) -> None:
         """Bound how many documents with this concurrency key run at once, and how many start per second."""

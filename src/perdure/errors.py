@@ -74,7 +74,7 @@ class RetryLater(StageSignal):
 
 
 class RateLimited(RetryLater):
-    """A service asked us to slow down; `delay_s` is what it asked for. `ours`: our own limiter did, of its own accord."""
+    """A service asked us to slow down; `delay_s` is what it asked for. `ours`: our own limiter did, unasked."""
 
     code = "rate_limited"
 

@@ -30,7 +30,7 @@ from perdure.settings import Settings
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
-from perdure.store.records import Attempt, Status
+from perdure.store.records import Attempt, DependencyRecord, Kpi, Status
 from perdure.store.text import checked
 
 ADD_BATCH = 500
@@ -82,7 +82,11 @@ class AsyncPerdure(Working):
         self.clock = clock
         self._blobs_url = blobs or self.settings.blobs
         self._connect()
-        self.retention = Retention(self.settings.retention_age_s * 1000, self.settings.retention_count)
+        self.retention = Retention(
+            self.settings.retention_age_s * 1000,
+            self.settings.retention_count,
+            calls_age_ms=self.settings.retry_metrics_age_s * 1000,
+        )
         self.only_queues: tuple[str, ...] = ()
 
     def _connect(self) -> None:
@@ -240,6 +244,12 @@ class AsyncPerdure(Working):
 
     async def release(self, dependency: str) -> None:
         await self.store.release(checked(dependency, "the dependency"), _who())
+
+    async def dependencies(self) -> list[DependencyRecord]:
+        return await self.store.dependencies()
+
+    async def kpis(self, hours: float = 24) -> list[Kpi]:
+        return await self.store.kpis(await self.store.now_ms() - int(hours * 3_600_000))
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None

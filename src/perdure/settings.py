@@ -51,4 +51,7 @@ class Settings(BaseSettings):
     retention_count: int = Field(
         default=1000, ge=0, description="How many queue rows of finished jobs a queue keeps at most."
     )
+    retry_metrics_age_s: int = Field(
+        default=30 * 86_400, ge=0, description="How long the records behind the KPIs of calls are kept."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")

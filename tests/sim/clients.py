@@ -22,7 +22,7 @@ VERBS = {
     "limit": 4, "weigh": 3, "look": 8,
 }  # fmt: skip
 #: What `look` reads.
-READS = {"status", "attempts", "documents", "output", "rows"}
+READS = {"status", "attempts", "documents", "output", "rows", "dependencies", "kpis"}
 
 
 class Client:
@@ -80,6 +80,8 @@ class Client:
             await self.app.attempts(document_id)
             await self.app.rows(document_id, "part")
         check_tally(self.book, await self.app.store.tally())
+        assert [each.name for each in await self.app.dependencies()] == ["dep"]
+        await self.app.kpis()
         for dead in await self.app.documents(state="dead", limit=1):
             await self.app.output(dead.id, "one")
 

@@ -63,7 +63,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     hello = {
         "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
-        "grace_s": app.settings.grace_s,
+        "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
     }  # fmt: skip
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")

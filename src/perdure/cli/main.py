@@ -109,6 +109,31 @@ def status(
 
 
 @app.command()
+def dependencies(
+    store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the services that stages need: up or down, since when, why, by whom; and how calls to them went."""
+    import asyncio
+
+    from perdure.cli.dependencies import dependency_facts, show_dependencies
+    from perdure.settings import Settings
+    from perdure.store.open import open_store
+
+    async def read() -> dict[str, object]:
+        settings = Settings()
+        opened = open_store(store or settings.store, None, settings.direct_url)
+        await opened.open(create=False)
+        try:
+            return await dependency_facts(opened)
+        finally:
+            await opened.close()
+
+    facts = asyncio.run(read())
+    print(jsonlib.dumps(facts, indent=2)) if json else show_dependencies(facts)
+
+
+@app.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's store and say where it is.")] = False,
     store: Annotated[

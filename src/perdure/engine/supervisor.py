@@ -174,7 +174,10 @@ class Supervisor:
         self._worker = await store.register(
             "worker", f"{socket.gethostname()}:{os.getpid()}", hello["queues"]
         )
-        sweeper = Sweeper(store, self.events, Retention(hello["retention_age_ms"], hello["retention_count"]))
+        retention = Retention(
+            hello["retention_age_ms"], hello["retention_count"], calls_age_ms=hello["retention_calls_ms"]
+        )
+        sweeper = Sweeper(store, self.events, retention)
         self._grace_s = hello["grace_s"]
         self._keeper = Keeper(
             store, self.events, self._worker, child.slate, sweeper, on_absence=self._expect_suspects

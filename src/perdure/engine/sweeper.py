@@ -16,17 +16,19 @@ from perdure.store.operations import Promote
 
 PROMOTE_BATCH = 500
 PRUNE_ROUNDS = 10
+CALLS_BATCH = 10_000
 SERVER_YOUNG_S = 10.0
 DAY_MS = 86_400_000
 
 
 @frozen
 class Retention:
-    """How long queue rows of finished jobs stay; documents and their history are not touched."""
+    """How long queue rows of finished jobs and records of calls stay; documents and their history are not touched."""
 
     age_ms: int = 3_600_000
     count: int = 1_000
     every_s: float = 60.0
+    calls_age_ms: int = 30 * DAY_MS
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class Sweeper:
             try:
                 await self.store.forget_clients(DAY_MS)
                 await self._prune(swept)
+                await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
             except Exception as error:
                 swept.failed.append(f"prune: {type(error).__name__}: {error}")
         return swept

@@ -20,6 +20,7 @@ from perdure.store.operations import (
     NewDocument,
     Promote,
     Raise,
+    Report,
     Requeue,
     Save,
     Settle,
@@ -180,6 +181,15 @@ class Store(Protocol):
     async def lend(self) -> int:
         """Lend documents of dependencies that the breaker holds, as many as may go now; how many."""
 
+    async def exchange(self, name: str, report: Report) -> records.Shared:
+        """Tell the fleet what this worker saw of a service, and hear what all of them know."""
+
+    async def record_calls(self, calls: Sequence[Row]) -> None:
+        """Keep operations: (api_name, retry_count, success, latency_ms, timestamp_ms, added_ms)."""
+
+    async def forget_calls(self, age_ms: int, limit: int) -> int:
+        """Delete operations that are older; how many."""
+
     async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
         """Bound how many jobs with this key run at once, and how many start per second."""
 
@@ -204,5 +214,11 @@ class Store(Protocol):
     async def lanes(self) -> list[records.LaneRecord]: ...
     async def down(self) -> frozenset[str]:
         """The dependencies that are down."""
+
+    async def dependencies(self) -> list[records.DependencyRecord]:
+        """Every dependency that anybody knows of, by name."""
+
+    async def kpis(self, since_ms: int) -> list[records.Kpi]:
+        """How calls to each service went since then."""
 
     async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

@@ -70,6 +70,10 @@ NEW_EMITTED = {
     "org": "text", "document_id": "text", "name": "text", "key": "text", "data": "bytea", "pipeline": "text",
     "stage": "text", "fingerprint": "text", "generation": "int", "written_ms": "bigint",
 }  # fmt: skip
+NEW_CALL = {
+    "api_name": "text", "retry_count": "int", "success": "boolean", "latency_ms": "bigint", "timestamp": "bigint",
+    "added_ms": "bigint",
+}  # fmt: skip
 #: what a saved job becomes
 FENCE_SAVE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "lane": "text",
@@ -224,6 +228,41 @@ class Dialect(ABC):
     DEPENDENCIES_HELD = (
         "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s FROM dependency "
         "WHERE down_ms IS NOT NULL ORDER BY name"
+    )
+    DEPENDENCY_ADD = "INSERT INTO dependency (name, counted_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
+    DEPENDENCY_SHARED = (
+        "SELECT down_ms, reason, tokens, nominal_per_s, counted, counted_ms FROM dependency WHERE name = $1"
+    )
+    DEPENDENCY_KNOWN = "SELECT down_ms, reason, tokens FROM dependency WHERE name = $1"
+    DEPENDENCY_TOLD = (
+        "UPDATE dependency SET tokens = $2, nominal_per_s = $3, counted = $4, counted_ms = $5 WHERE name = $1"
+    )
+    DEPENDENCIES = (
+        "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s "
+        "FROM dependency ORDER BY name"
+    )
+    #: Documents that wait in a lane that is down, by lane.
+    COUNT_HELD = (
+        "SELECT l.name, count(j.id) FROM lane l LEFT JOIN job j ON j.lane = l.name AND j.finished_ms IS NULL "
+        "AND j.state IN ('queued', 'parked') AND j.key = 'doc-' || j.document_id AND l.down_ms IS NOT NULL "
+        "GROUP BY l.name ORDER BY l.name"
+    )
+    REPORTER_SEEN = (
+        "INSERT INTO dependency_worker (name, worker, seen_ms, rate) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (name, worker) DO UPDATE SET seen_ms = excluded.seen_ms, rate = excluded.rate"
+    )
+    REPORTERS = "SELECT rate FROM dependency_worker WHERE name = $1 AND seen_ms > $2 ORDER BY worker"
+    REPORTERS_FORGET = "DELETE FROM dependency_worker WHERE seen_ms < $1"
+    CALLS_COUNT = (
+        "SELECT api_name, count(*), sum(CASE WHEN retry_count > 0 THEN 1 ELSE 0 END), "
+        "sum(CASE WHEN retry_count > 0 AND success THEN 1 ELSE 0 END), CAST(sum(retry_count) AS bigint), "
+        "sum(CASE WHEN success THEN 0 ELSE 1 END) FROM retry_metrics WHERE timestamp >= $1 "
+        "GROUP BY api_name ORDER BY api_name"
+    )
+    #: The longest ones first: what is left after the first few of a hundred is what the others stay within.
+    CALLS_ADDED = (
+        "SELECT added_ms FROM retry_metrics WHERE api_name = $1 AND timestamp >= $2 AND retry_count > 0 "
+        "ORDER BY added_ms DESC LIMIT 1 OFFSET $3"
     )
     SERVED = "SELECT queues FROM worker WHERE kind = 'worker'"
     DEPENDENCIES_DOWN = "SELECT name, down_ms, reason FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
@@ -413,6 +452,8 @@ class Dialect(ABC):
     LEND: str
     UNLEND: str
     RECALL: str
+    CALL_ADD: str
+    CALLS_FORGET: str
 
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:

@@ -196,4 +196,26 @@ class Raise:
     by: str = ""
 
 
+@frozen
+class Report:
+    """What one worker saw of a service since its last report."""
+
+    worker: int
+    requests: int
+    successes: int
+    failures: int
+    throttled: int
+    spent: float  # tokens, by retries
+    earned: float  # tokens, by successes
+    rate: float | None  # requests a second that its limiter allows; None: no limit
+    runs: int | None = (
+        None  # stage runs that made their first request; where it is told, this is what is usual
+    )
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not (self.requests or self.spent or self.earned or self.runs) and self.rate is None
+
+
 Operation = Add | Claim | Save | Settle | Beat | Promote | Requeue | Cancel | Raise

@@ -19,6 +19,7 @@ from perdure.store.dialect import (
     JOB_COLUMNS,
     LEND_SET,
     NEW_ATTEMPT,
+    NEW_CALL,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
@@ -162,6 +163,12 @@ class PostgresDialect(Dialect):
         "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
     )
 
+    DEPENDENCY_SHARED = f"{Dialect.DEPENDENCY_SHARED} FOR UPDATE"
+    CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
+    CALLS_FORGET = (
+        "DELETE FROM retry_metrics WHERE ctid = ANY(ARRAY(SELECT ctid FROM retry_metrics WHERE timestamp < $1 "
+        "ORDER BY timestamp LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1"
+    )
     LANES_LOCK = f"{Dialect.LANES_LOCK} FOR UPDATE"
     HELD_READY = f"{HELD_READY} FOR UPDATE SKIP LOCKED"
     HELD_PARKED = f"{HELD_PARKED} FOR UPDATE SKIP LOCKED"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from perdure.core.clock import Clock
+from perdure.core.lane import needs_of
 from perdure.errors import InputInvalid
-from perdure.store import rows
+from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.records import (
     Attempt,
+    DependencyRecord,
     DocumentRecord,
+    Kpi,
     LaneRecord,
     QueueRecord,
     SavedItem,
@@ -69,6 +74,26 @@ class Reading:
 
     async def lanes(self) -> list[LaneRecord]:
         return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
+
+    async def dependencies(self) -> list[DependencyRecord]:
+        """Every dependency that a lane names or that was ever held or called, by name."""
+
+        def steps() -> Steps[list[DependencyRecord]]:
+            known = [rows.dependency(row) for row in (yield Query(self.sql.DEPENDENCIES))]
+            found = {dependency.name: dependency for dependency in known}
+            held: Counter[str] = Counter()
+            for lane, waiting in (yield Query(self.sql.COUNT_HELD)):
+                held.update(dict.fromkeys(needs_of(lane), waiting))
+            return [
+                replace(found.get(name, DependencyRecord(name)), held=held[name])
+                for name in sorted({*found, *held})
+            ]
+
+        found = await self._read(steps)
+        return [one if one.state != "up" else replace(one, held=0) for one in found]
+
+    async def kpis(self, since_ms: int) -> list[Kpi]:
+        return await self._read(lambda: exchange.kpis(self.sql, since_ms))
 
     async def down(self) -> frozenset[str]:
         return frozenset(row[0] for row in await self._rows(self.sql.DEPENDENCIES_DOWN))

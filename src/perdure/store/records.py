@@ -138,6 +138,46 @@ class LaneRecord:
 
 
 @frozen
+class DependencyRecord:
+    """A service that stages need: `up`, `down`, or `ramping` (down, but its documents come back little by little)."""
+
+    name: str
+    state: str = "up"
+    since_ms: int | None = None
+    reason: str | None = None
+    held_by: str | None = None  # the breaker, or an operator
+    held: int = 0  # documents that wait for it
+    probe_at_ms: int | None = None
+    probes: int = 0  # since it went down
+    ramp_per_s: float | None = None
+    nominal_per_s: float | None = None  # what is usual
+
+
+@frozen
+class Shared:
+    """What the fleet knows of a service."""
+
+    down: bool
+    reason: str | None
+    tokens: float  # for retries, of all workers together
+    rate: float | None  # requests a second, of all workers together; None: no limit
+    workers: int  # that reported lately
+
+
+@frozen
+class Kpi:
+    """How calls to a service went; shares are from 0 to 1, and None where nothing was retried."""
+
+    api_name: str
+    operations: int
+    retry_rate: float
+    success_after_retry: float | None
+    retries_per_retried: float | None
+    p95_added_ms: int | None  # latency that retries added to operations that had any
+    failure_rate: float
+
+
+@frozen
 class QueueRecord:
     """A queue, whether it is paused, and since when its oldest ready job could have run."""
 

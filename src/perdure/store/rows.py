@@ -18,7 +18,7 @@ from perdure.store.operations import (
     Settle,
     StageOutput,
 )
-from perdure.store.records import Attempt, Claimed, DocumentRecord, Status
+from perdure.store.records import Attempt, Claimed, DependencyRecord, DocumentRecord, Status
 from perdure.store.text import cleaned
 
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
@@ -50,6 +50,15 @@ def status(row: Row) -> Status:
         id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
         bool(suspect), bool(degraded), run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
     )  # fmt: skip
+
+
+def dependency(row: Row) -> DependencyRecord:
+    """A dependency as its own row has it."""
+    name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s = row
+    state = "up" if down_ms is None else "down" if ramp_ms is None else "ramping"
+    return DependencyRecord(
+        name, state, down_ms, reason, held_by, 0, probe_at_ms, probes, ramp_per_s, nominal_per_s
+    )
 
 
 def attempt_record(row: Row) -> Attempt:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from perdure.core.clock import Clock, SystemClock
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
-from perdure.store import entering, holding, migrate, rows
+from perdure.store import entering, exchange, holding, migrate, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.operations import (
@@ -25,6 +25,7 @@ from perdure.store.operations import (
     NewDocument,
     Promote,
     Raise,
+    Report,
     Requeue,
     Save,
     Settle,
@@ -32,6 +33,7 @@ from perdure.store.operations import (
 from perdure.store.reading import Reading, one
 from perdure.store.records import (
     Claimed,
+    Shared,
     WorkerRecord,
 )
 
@@ -296,6 +298,20 @@ class SqlStore(Reading):
         if lent:
             self.wake_soon()
         return lent
+
+    async def exchange(self, name: str, report: Report) -> Shared:
+        now_ms = self.clock.now_ms()
+        if report.idle:
+            return await self._read(lambda: exchange.shared(self.sql, now_ms, name))
+        return await self._write(lambda: exchange.exchange(self.sql, now_ms, name, report))
+
+    async def record_calls(self, calls: Sequence[Row]) -> None:
+        if calls:
+            await self._change(Query(self.sql.CALL_ADD, rows=calls))
+
+    async def forget_calls(self, age_ms: int, limit: int) -> int:
+        now_ms = self.clock.now_ms()
+        return await self._write(lambda: exchange.forget(self.sql, now_ms, age_ms, limit))
 
     # --- settings of the whole store -------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from perdure.store.dialect import (
     JOB_COLUMNS,
     LEND_SET,
     NEW_ATTEMPT,
+    NEW_CALL,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
@@ -118,6 +119,11 @@ class SqliteDialect(Dialect):
         f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2"
     )
     UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
+    CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
+    CALLS_FORGET = (
+        "DELETE FROM retry_metrics WHERE rowid IN "
+        "(SELECT rowid FROM retry_metrics WHERE timestamp < $1 ORDER BY timestamp LIMIT $2) RETURNING 1"
+    )
     HELD_READY = HELD_READY
     HELD_PARKED = HELD_PARKED
     LEND = f"UPDATE job SET {LEND_SET} WHERE org = $2 AND id = $3"

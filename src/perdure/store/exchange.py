@@ -1,0 +1,65 @@
+"""What workers tell each other about a service through the store, once a second and off the path of a call. Steps."""
+
+from __future__ import annotations
+
+from perdure.core.fleet import TOKENS_MAX, WINDOW_MS, fleet_rate, tokens_left, usual
+from perdure.store.base import Query, Steps
+from perdure.store.dialect import Dialect
+from perdure.store.operations import Report
+from perdure.store.records import Kpi, Shared
+
+RECENT_MS = 5_000
+
+
+def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> Steps[Shared]:
+    """Add what one worker saw; what all of them know."""
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    yield Query(sql.DEPENDENCY_ADD, (name, now_ms - WINDOW_MS))  # a report is about the time before it
+    found = yield Query(sql.DEPENDENCY_SHARED, (name,))
+    down_ms, reason, tokens, nominal_per_s, counted, since_ms = found[0]
+    tokens = tokens_left(tokens, report.spent, report.earned)
+    counted, since_ms = (
+        counted + (report.requests if report.runs is None else report.runs),
+        since_ms or now_ms,
+    )
+    if down_ms is not None:  # while it is down or ramps nothing is usual
+        counted, since_ms = 0, now_ms
+    elif not WINDOW_MS > now_ms - since_ms >= 0:
+        nominal_per_s = usual(nominal_per_s, counted, since_ms, now_ms)
+        counted, since_ms = 0, now_ms
+    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms))
+    yield Query(sql.REPORTER_SEEN, (name, report.worker, now_ms, report.rate))
+    rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
+    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+
+
+def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
+    """What all of them know, for one that has nothing to tell."""
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
+    down_ms, reason, tokens = found[0] if found else (None, None, TOKENS_MAX)
+    rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
+    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+
+
+def forget(sql: Dialect, clock_ms: int | None, age_ms: int, limit: int) -> Steps[int]:
+    """Delete what is older; how many operations."""
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    yield Query(sql.REPORTERS_FORGET, (now_ms - 12 * RECENT_MS,))
+    return len((yield Query(sql.CALLS_FORGET, (now_ms - age_ms, limit))))
+
+
+def kpis(sql: Dialect, since_ms: int) -> Steps[list[Kpi]]:
+    """One for each service that was called since then, by name."""
+    found: list[Kpi] = []
+    for name, operations, retried, recovered, retries, failed in (yield Query(sql.CALLS_COUNT, (since_ms,))):
+        added = []
+        if retried:
+            added = yield Query(sql.CALLS_ADDED, (name, since_ms, retried * 5 // 100))
+        found.append(
+            Kpi(
+                name, operations, retried / operations, recovered / retried if retried else None,
+                retries / retried if retried else None, added[0][0] if added else None, failed / operations,
+            )
+        )  # fmt: skip
+    return found

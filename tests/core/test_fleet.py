@@ -1,0 +1,47 @@
+"""What a fleet knows together: rates, tokens and what is usual."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.core.fleet import fleet_rate, tokens_left, usual
+
+
+@pytest.mark.parametrize(
+    ("rates", "together"),
+    [([], None), ([None, None], None), ([2.0], 2.0), ([2.0, None, None], 2.0), ([2.0, 6.0, None], 4.0)],
+)
+def test_the_slowest_speaks_for_all_that_were_throttled(
+    rates: list[float | None], together: float | None
+) -> None:
+    assert fleet_rate(rates) == together
+
+
+def test_workers_that_take_their_share_do_not_slow_each_other_down_for_ever() -> None:
+    rates: list[float | None] = [2.0, None, None]
+    for _ in range(10):
+        together = fleet_rate(rates)
+        assert together == pytest.approx(2.0)
+        assert together is not None
+        rates = [min(rate or together, together / 3) for rate in rates]
+
+
+@given(st.floats(0, 10), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_tokens_stay_within_their_bounds(tokens: float, spent: float, earned: float) -> None:
+    assert 0 <= tokens_left(tokens, spent, earned) <= 10
+
+
+def test_what_is_usual_follows_with_a_half_life_of_thirty_seconds() -> None:
+    nominal = usual(None, 20, 0, 1_000)
+    assert nominal == 20
+    for _ in range(30):
+        nominal = usual(nominal, 40, 0, 1_000)
+    assert nominal == pytest.approx(30)
+
+
+def test_idle_times_do_not_count() -> None:
+    assert usual(20.0, 0, 0, 3_600_000) == 20.0
+    assert usual(None, 0, 0, 1_000) is None
+    assert usual(None, 10, 0, 3_600_000) == 10.0  # nobody reported for an hour
