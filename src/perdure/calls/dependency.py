@@ -10,8 +10,9 @@ import math
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
 from perdure.calls.limiter import Limiter
-from perdure.calls.timing import Timing
+from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
+from perdure.core.scope import MESSENGERS
 
 QUIET_S = 60.0  # a service that answered within this time is not away
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
@@ -42,6 +43,7 @@ class Dependency:
         self.held: str | None = None  # why the fleet or an operator holds it
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
+        self.runs = 0  # of stages that asked it
         self.operations = self.retried = self.recovered = self.retries = self.failed = self.nested = 0
         self.rows: list[Operation] | None = None  # None: nobody records them
         self.dropped = 0
@@ -103,3 +105,36 @@ def dependency(name: str) -> Dependency:
     """The one of that name, made where there is none."""
     found = DEPENDENCIES.get(name)
     return found if found is not None else DEPENDENCIES.setdefault(name, Dependency(name))
+
+
+class Home:
+    """Brings what calls in a cell learned of their dependencies to the worker, whose state outlives the cell."""
+
+    def report(self) -> list[tuple[str, int, int, int, int]] | None:
+        """Of each dependency that was asked: requests, successes, outages, throttles."""
+        told = [
+            (d.name, d.requests, d.successes, d.failures, d.throttled)
+            for d in DEPENDENCIES.values()
+            if d.requests
+        ]
+        return told or None
+
+    def learn(self, report: list[tuple[str, int, int, int, int]]) -> None:
+        """As if the calls had been made here, just now."""
+        now_s = TIMING.clock()
+        for name, requests, successes, failures, throttled in report:
+            state = dependency(name)
+            state.requests += requests
+            state.runs += 1
+            state.failures += failures
+            state.throttled += throttled
+            for _ in range(failures):
+                state.breaker.failed(now_s)
+                state.limiter.failed(now_s)
+            for _ in range(throttled):
+                state.limiter.throttled(now_s)
+            for _ in range(successes):
+                state.answered(now_s)
+
+
+MESSENGERS["calls"] = Home()

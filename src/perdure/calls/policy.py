@@ -190,7 +190,7 @@ class Policy:
                 if not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
                     if (work := WORK.get()) is not None:
-                        work.count(self.name)
+                        state.runs += work.count(self.name) == 1
             self.timing.sleep(decided)
 
     async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
@@ -231,7 +231,7 @@ class Policy:
                 if not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
                     if (work := WORK.get()) is not None:
-                        work.count(self.name)
+                        state.runs += work.count(self.name) == 1
             await self.timing.asleep(decided)
 
     def _deadline(self, outer: Scope | None, now_s: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 
 @dataclass(slots=True)
@@ -25,10 +26,24 @@ class Work:
     requests: dict[str, int] = field(default_factory=dict)  # of the whole claim so far
     probed: bool | None = None
 
-    def count(self, dependency: str) -> None:
-        """A request went out."""
-        self.requests[dependency] = self.requests.get(dependency, 0) + 1
+    def count(self, dependency: str) -> int:
+        """A request went out; how many that makes."""
+        self.requests[dependency] = made = self.requests.get(dependency, 0) + 1
+        return made
 
+
+class Messenger(Protocol):
+    """Brings what a part of the program learned in a cell, which ends with its stage, home to the worker."""
+
+    def report(self) -> object:
+        """In the cell: what there is to tell, picklable; None for nothing."""
+
+    def learn(self, report: Any) -> None:
+        """In the worker: what a cell told."""
+
+
+#: By name; whoever has something to carry puts a messenger here when it is imported.
+MESSENGERS: dict[str, Messenger] = {}
 
 #: None outside of stage code.
 WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)

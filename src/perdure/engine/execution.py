@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.frozen import frozen
-from perdure.core.scope import WORK
+from perdure.core.scope import MESSENGERS, WORK
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import keep
@@ -180,7 +180,9 @@ class Execution:
         if verb == "item":
             await self.save_item(key, value, rows)
         elif verb == "calls":
-            made, self.work.probed = value
+            made, self.work.probed, reports = value
+            for name in reports.keys() & MESSENGERS.keys():
+                MESSENGERS[name].learn(reports[name])
             self.work.requests |= made  # it was handed those made before, and counted on
         else:
             self.progress_ms = monotonic_ms()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.frozen import frozen
-from perdure.core.scope import WORK, Work
+from perdure.core.scope import MESSENGERS, WORK, Work
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
@@ -101,8 +101,9 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         return pickle.dumps((produced, rows))
     finally:
         document.close()
-        if given.work.requests or given.work.probed is not None:
-            ask(pickle.dumps(("calls", None, (given.work.requests, given.work.probed), None)))
+        reports = {name: told for name, one in MESSENGERS.items() if (told := one.report()) is not None}
+        if given.work.requests or given.work.probed is not None or reports:
+            ask(pickle.dumps(("calls", None, (given.work.requests, given.work.probed, reports), None)))
 
 
 def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> dict[str, Any]:
