@@ -56,7 +56,7 @@ WORDS = {
 class Client:
     """One process and what it knows of the service."""
 
-    __slots__ = ("breaker", "budget", "held", "limiter", "ramp")
+    __slots__ = ("breaker", "budget", "held", "limiter", "ramp", "releasing")
 
     def __init__(self, policy: Policy, rand: Rand) -> None:
         self.budget = Budget() if policy.budget else None
@@ -64,3 +64,4 @@ class Client:
         self.limiter = Limiter() if policy.limiter else None
         self.held: deque[Call] = deque()  # jobs that wait for the service to be back
         self.ramp = 0.0  # jobs per second that are let go when it is
+        self.releasing = False

@@ -166,10 +166,10 @@ class World:
             self._given_up(call, now_s)
             return
         client = call.client
-        if not client.held:
-            client.ramp = 0.0
-            self._at(now_s + LOOK_S, self._release, call)
         client.held.append(call)
+        if not client.releasing:
+            client.releasing = True
+            self._at(now_s + LOOK_S, self._release, call)
 
     def _again(self, call: Call, now_s: float, least_s: float) -> None:
         low_s, high_s = self.model.again_s
@@ -186,24 +186,21 @@ class World:
         """Lend one held job as a probe; once the service is back let them go, ever faster."""
         client = looked.client
         breaker = client.breaker
+        client.releasing = bool(client.held)
         if breaker is None or not client.held:
             return
+        wait_s = LOOK_S
         if breaker.troubled:
             client.ramp = 0.0
-            wait_s = LOOK_S
-            if breaker.wait_s(now_s) > 0:
-                self._at(now_s + LOOK_S, self._release, looked)
-                return
         else:
             usual = self.model.rate / self.model.clients
-            client.ramp = client.ramp or RAMP_START * usual
-            wait_s = 1 / client.ramp
-            client.ramp = min(RAMP_TOP * usual, client.ramp * RAMP_RISE**wait_s)
-        call = client.held.popleft()
-        call.retries = 0
-        self._start(call, now_s)
-        if client.held:
-            self._at(now_s + wait_s, self._release, looked)
+            wait_s = 1 / (client.ramp or RAMP_START * usual)
+            client.ramp = min(RAMP_TOP * usual, RAMP_RISE**wait_s / wait_s)
+        if breaker.wait_s(now_s) == 0:
+            call = client.held.popleft()
+            call.retries = 0
+            self._start(call, now_s)
+        self._at(now_s + wait_s, self._release, looked)
 
     def _ended(self, call: Call, now_s: float, ok: bool) -> None:
         if call.measured:
