@@ -51,6 +51,7 @@ class Book:
         self.charged: Counter[tuple[str, int]] = Counter()  # claims that were, by key and generation
         self.ended: set[tuple[str, int, int]] = set()  # claims in history: key, generation, claim
         self.lanes_down: set[str] = set()
+        self.held_by: dict[str, str] = {}  # dependency → who holds it
         self.queues_paused: set[str] = set()
         self.limits: dict[str, int | None] = {}  # key → how many at once
         self.rates: dict[str, float | None] = {}  # key → how many per second
@@ -78,7 +79,7 @@ class Book:
         self.limits_of_keys.earn()
         self.acts_now = set()
         try:
-            if "lane" in changes or "queue" in changes or "slot" in changes:
+            if changes.keys() & {"lane", "queue", "slot", "dependency"}:
                 self._read_switches()
             for rowid in changes.get("act", ()):
                 self._acted(rowid)
@@ -98,6 +99,8 @@ class Book:
     def _read_switches(self) -> None:
         run = self.database.execute
         self.lanes_down = {row[0] for row in run("SELECT name FROM lane WHERE down_ms IS NOT NULL")}
+        held: list[Key] = run("SELECT name, held_by FROM dependency WHERE down_ms IS NOT NULL").fetchall()
+        self.held_by = {row[0]: row[1] for row in held}
         self.queues_paused = {row[0] for row in run("SELECT name FROM queue WHERE paused")}
         slots: list[Key] = run("SELECT key, concurrency, rate_per_s FROM slot").fetchall()
         self.limits = {key: concurrency for key, concurrency, _ in slots}

@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.errors import DocumentUnknown, PerdureError, StoreBusy, StoreUnavailable
 from perdure.service import AddOptions
+from perdure.store.base import BREAKER
 from perdure.store.records import Tally
 from tests.sim.book import Book
 from tests.sim.documents import CHARACTERS
@@ -82,6 +83,8 @@ class Client:
         check_tally(self.book, await self.app.store.tally())
         assert [each.name for each in await self.app.dependencies()] == ["dep"]
         await self.app.kpis()
+        if self.rng.random() < 0.2:  # what a call of some worker found out
+            await self.app.store.probed("dep", self.rng.random() < 0.5)
         for dead in await self.app.documents(state="dead", limit=1):
             await self.app.output(dead.id, "one")
 
@@ -110,7 +113,10 @@ class Client:
         await self.app.resume(self.rng.choice(QUEUES))
 
     async def hold(self) -> None:
-        await self.app.hold("dep", "simulated")
+        if self.rng.random() < 0.3:
+            await self.app.hold("dep", "simulated")
+        else:
+            await self.app.store.hold("dep", "simulated", BREAKER)
 
     async def release(self) -> None:
         await self.app.release("dep")

@@ -20,6 +20,7 @@ DEEDS = (
     "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
     "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
+    "lent",
 )  # fmt: skip
 #: How documents end.
 ENDS = (

@@ -97,7 +97,7 @@ async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
             raise RetryLater(delay_s=2.0)
         case "needy" if ledger.world.dependency_down:
             ledger.fails(job, 0.0)
-            raise DependencyDown("dep")
+            raise DependencyDown("dep", confirmed=ledger.world.rng.random() < 0.5)
         case "poison" | "shaky" if character == "poison" or runs == 1:
             await _crash(ledger, job)
         case "hanging":

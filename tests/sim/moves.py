@@ -100,11 +100,24 @@ class Moves:
             self._not_before_ms[new.id] = 0
             if ("raise", new.document_id) not in self.book.acts_now:
                 raise Violation("history", f"{new.key} was raised by nobody")
+        self._check_loan(old, new)
         if old.state == "running":
             if new.token != old.token or new.state != "running":
                 self._ended(old, new, by)
             elif self.ledger.workers.get(old.worker or 0, by).family is not by.family:
                 raise Violation("fence", f"{by.name} changed {new.key}, which is not in its hand")
+
+    def _check_loan(self, old: JobRow, new: JobRow) -> None:
+        """Only what the breaker holds is lent, from its lane and back to it."""
+        if old.probe is not None and new.probe is None and old.state in ("queued", "parked"):
+            self.world.happened("recalled", new.key)
+        if new.probe is None or old.probe is not None:
+            return
+        self.world.happened("lent", f"{new.key} for {new.probe}")
+        if self.book.held_by.get(new.probe or "") != "breaker":
+            raise Violation("service", f"{new.key} was lent for {new.probe}, which the breaker does not hold")
+        if (new.home, new.lane) != (old.lane, "") or new.probe not in (new.home or "").split("+"):
+            raise Violation("service", f"{new.key} was lent from {old.lane} for {new.probe}")
 
     # --- the end of a claim ----------------------------------------------------------------------
 
@@ -122,6 +135,8 @@ class Moves:
         self._check_taker(old, by, outcome)
         if new.state == "running":  # ended and claimed again in one flush
             return
+        if new.probe is not None:
+            raise Violation("service", f"{new.key} is still lent after {outcome}")
         if new.state not in LEADS_TO[outcome]:
             raise Violation("history", f"{new.key} is {new.state} after {outcome}")
         if outcome == "dead" and not (code and why):

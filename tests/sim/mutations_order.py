@@ -76,6 +76,31 @@ def paused_queues_are_claimed() -> Iterator[None]:
         yield
 
 
+@breaks("service")
+def what_operators_hold_is_lent() -> Iterator[None]:
+    """Whoever holds a dependency passes for the breaker."""
+    with sql("DEPENDENCIES_HELD", "held_by,", "'breaker',"):
+        yield
+
+
+@breaks("service")
+def what_was_lent_stays_lent() -> Iterator[None]:
+    """The end of its claim does not bring a document back to its lane."""
+    with sql("UNLEND", "probe = NULL, home = NULL", "probe = probe"):
+        yield
+
+
+@breaks("converges")
+def nobody_is_lent() -> Iterator[None]:
+    """What the breaker took down stays down for ever."""
+
+    async def lend(self: SqlStore) -> int:
+        return 0
+
+    with mock.patch.object(SqlStore, "lend", lend):
+        yield
+
+
 @breaks("limit")
 def limits_let_everybody_in() -> Iterator[None]:
     """What runs already does not count."""

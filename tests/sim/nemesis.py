@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from perdure.store.base import BREAKER
 from tests.sim.book import Book
 from tests.sim.clients import Client, opened
 from tests.sim.fleet import QUEUES, Fleet, SimApp
@@ -88,9 +89,12 @@ class Nemesis:
     async def _toggle(self) -> None:
         if self.world.dependency_down:
             self.world.dependency_down = False
-            await self.app.release("dep")
+            if (
+                self.book.held_by.get("dep") != BREAKER or self.rng.random() < 0.5
+            ):  # else it comes back of itself
+                await self.app.release("dep")
         else:
-            await self.app.hold("dep", "simulated")
+            await self.app.store.hold("dep", "simulated", self.rng.choice(("operator", BREAKER)))
             self.world.dependency_down = True
             self.world.happened("dependency down")
 
@@ -105,7 +109,8 @@ class Nemesis:
             client.leaving = True
         while not all(client.process.idle for client in self.clients):
             await asyncio.sleep(0.1)
-        await self.app.release("dep")
+        if self.book.held_by.get("dep") != BREAKER:
+            await self.app.release("dep")
         for queue in QUEUES:
             await self.app.resume(queue)
         self.fleet.replace()

@@ -48,6 +48,8 @@ class JobRow(NamedTuple):
     attempts_max: int
     claims: int
     limit_key: str | None
+    probe: str | None
+    home: str | None
 
     @property
     def ending(self) -> str | None:
