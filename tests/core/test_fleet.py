@@ -10,27 +10,23 @@ from perdure.core.fleet import fleet_rate, tokens_left, usual
 
 
 @pytest.mark.parametrize(
-    ("rates", "together"),
-    [([], None), ([None, None], None), ([2.0], 2.0), ([2.0, None, None], 2.0), ([2.0, 6.0, None], 4.0)],
+    ("rates", "each"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([2.0], 2.0),
+        ([2.0, None], 2.0),
+        ([2.0, None, None], None),
+        ([1.0, 6.0, 2.0, None], 2.0),
+    ],
 )
-def test_the_slowest_speaks_for_all_that_were_throttled(
-    rates: list[float | None], together: float | None
-) -> None:
-    assert fleet_rate(rates) == together
+def test_what_half_of_the_workers_found_binds_all(rates: list[float | None], each: float | None) -> None:
+    assert fleet_rate(rates) == each
 
 
-def test_workers_that_take_their_share_do_not_slow_each_other_down_for_ever() -> None:
-    rates: list[float | None] = [2.0, None, None]
-    for _ in range(10):
-        together = fleet_rate(rates)
-        assert together == pytest.approx(2.0)
-        assert together is not None
-        rates = [min(rate or together, together / 3) for rate in rates]
-
-
-@given(st.floats(0, 10), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_tokens_stay_within_their_bounds(tokens: float, spent: float, earned: float) -> None:
-    assert 0 <= tokens_left(tokens, spent, earned) <= 10
+@given(st.floats(0, 10), st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 50))
+def test_tokens_stay_within_their_bounds(tokens: float, spent: float, earned: float, workers: int) -> None:
+    assert 0 <= tokens_left(tokens, spent, earned, workers) <= 10
 
 
 def test_what_is_usual_follows_with_a_half_life_of_thirty_seconds() -> None:

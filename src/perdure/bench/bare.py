@@ -145,7 +145,8 @@ class Bound:
         _whole(jobs, (yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)))
         error = ("Transient", "transient", None, "the service is away", "f" * 16)
         attempts = [
-            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "", None)
+            (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "",
+             None)
             for j in jobs
         ]  # fmt: skip
         yield Query(self.sql.ATTEMPT_ADD, rows=attempts)

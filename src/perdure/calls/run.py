@@ -114,6 +114,9 @@ class Run:
             state.limiter.failed(now_s)
             self.ticket = None
         else:
+            if self.ticket is not None and self.ticket.probe and verdict.status is not None:
+                state.breaker.succeeded(now_s, probe=True)  # whatever it said, it is there
+                self.ticket = None
             self._leave(now_s)
             if verdict.kind == "rate_limited":
                 state.throttled += 1

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics
+from collections.abc import Sequence
 
-TOKENS_MAX = 10.0
+TOKENS_MAX = 10.0  # of each worker
 HALF_LIFE_S = 30.0
 WINDOW_MS, WINDOW_MS_MAX = 1_000, 5_000
 
 
-def fleet_rate(rates: Iterable[float | None]) -> float | None:
-    """Requests a second that all workers may make together, given what each of them holds itself to (None: no bound).
+def fleet_rate(rates: Sequence[float | None]) -> float | None:
+    """Requests a second that each worker may make, given what each of them found out for itself (None: no bound).
 
-    The lowest of them, for each that has one: who was throttled hardest knows best, and who was not throttled at all
-    has no more to spend than those who were. None where nobody was.
+    The middle of what was found, once half of them were slowed down: one that had bad luck must not slow the others,
+    and an overload that is real shows at most of them within a second. In simulations of a brown-out the lowest rate
+    for all never let the fleet recover.
     """
-    bound = [rate for rate in rates if rate is not None]
-    return min(bound) * len(bound) if bound else None
+    found = [rate for rate in rates if rate is not None]
+    return statistics.median(found) if found and 2 * len(found) >= len(rates) else None
 
 
-def tokens_left(tokens: float, spent: float, earned: float) -> float:
-    """What is left for retries; never less than none, never more than the reserve."""
-    return min(TOKENS_MAX, max(0.0, tokens - spent + earned))
+def tokens_left(tokens: float, spent: float, earned: float, workers: int) -> float:
+    """What each worker has left for retries, after one of them spent and earned; between none and the reserve."""
+    return min(TOKENS_MAX, max(0.0, tokens + (earned - spent) / max(1, workers)))
 
 
 def usual(nominal_per_s: float | None, counted: int, since_ms: int, now_ms: int) -> float | None:

@@ -17,7 +17,6 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     yield Query(sql.DEPENDENCY_ADD, (name, now_ms - WINDOW_MS))  # a report is about the time before it
     found = yield Query(sql.DEPENDENCY_SHARED, (name,))
     down_ms, reason, tokens, nominal_per_s, counted, since_ms = found[0]
-    tokens = tokens_left(tokens, report.spent, report.earned)
     counted, since_ms = (
         counted + (report.requests if report.runs is None else report.runs),
         since_ms or now_ms,
@@ -27,9 +26,10 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     elif not WINDOW_MS > now_ms - since_ms >= 0:
         nominal_per_s = usual(nominal_per_s, counted, since_ms, now_ms)
         counted, since_ms = 0, now_ms
-    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms))
     yield Query(sql.REPORTER_SEEN, (name, report.worker, now_ms, report.rate))
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
+    tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
+    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms))
     return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
 
 

@@ -207,7 +207,7 @@ class Report:
     throttled: int
     spent: float  # tokens, by retries
     earned: float  # tokens, by successes
-    rate: float | None  # requests a second that its limiter allows; None: no limit
+    rate: float | None  # requests a second that its limiter found to be possible; None: no limit
     runs: int | None = (
         None  # stage runs that made their first request; where it is told, this is what is usual
     )

@@ -159,8 +159,8 @@ class Shared:
 
     down: bool
     reason: str | None
-    tokens: float  # for retries, of all workers together
-    rate: float | None  # requests a second, of all workers together; None: no limit
+    tokens: float  # for retries, of each worker
+    rate: float | None  # requests a second, of each worker; None: no limit
     workers: int  # that reported lately
 
 
