@@ -6,16 +6,20 @@ import asyncio
 import getpass
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from perdure.calls.fleet import Fleet
 from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
 from perdure.core.model import ORG_DEFAULT, state_filter
 from perdure.engine import intake
+from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
+from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
 from perdure.errors import (
@@ -110,6 +114,16 @@ class AsyncPerdure(Working):
         await self.store.open()
         lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
         await self.store.declare(self.queues, sorted(lanes))
+
+    async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
+        """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
+        sharing = asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")
+        try:
+            await super().work(worker, slate, nursery)
+        finally:
+            sharing.cancel()
+            with suppress(asyncio.CancelledError):
+                await sharing
 
     async def close(self) -> None:
         """Stop working, write what is pending, disconnect."""
