@@ -1,0 +1,149 @@
+"""Policies inside stages: what becomes of the document, and an hour without the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from perdure import Document, Pipeline
+from perdure.calls import Dependency, FullJitter, Policy, Timing
+from perdure.calls.dependency import DEPENDENCIES
+from perdure.calls.fleet import Fleet
+from perdure.engine.sweeper import Retention
+from perdure.testing import FakeClock, Trial, _round, _worker, drain, trial
+from tests.calls import celled
+from tests.calls.making import HttpError
+
+DOCUMENTS, USUAL_PER_S, HOUR_S = 1_000, 20, 3_600
+
+
+@dataclass
+class Service:
+    """Answers as `says` tells; its clock is the trial's, and waiting takes no time."""
+
+    clock: FakeClock
+    says: list[Exception | str] = field(default_factory=lambda: ["fine"])
+    requests: Counter[int] = field(default_factory=Counter)  # by second
+
+    async def ask(self) -> str:
+        self.requests[self.clock.now_ms() // 1_000] += 1
+        answer = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def policy(self) -> Policy:
+        async def at_once(seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        timing = Timing(clock=self.clock.monotonic_s, wall=self.clock.monotonic_s, asleep=at_once)
+        return Policy("openai", backoff=FullJitter(2, 30), dependency=Dependency("openai"), timing=timing)
+
+    def pipeline(self, policy: Policy) -> Pipeline:
+        books = Pipeline("books")
+
+        @books.stage(needs=["openai"])
+        async def embed(doc: Document) -> str:
+            return await policy.acall(self.ask)
+
+        return books
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service(FakeClock())
+
+
+def test_retries_inside_a_call_cost_no_attempt(service: Service, store_url: str) -> None:
+    service.says = [HttpError(503), HttpError(429), "fine"]
+    books = service.pipeline(service.policy())
+    with trial(books, store=store_url, clock=service.clock) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).done == 1
+        (attempt,) = app.attempts(id_)
+        assert (attempt.outcome, attempt.requests) == ("done", {"openai": 3})
+
+
+def test_a_call_that_gives_up_reschedules_the_document(service: Service, store_url: str) -> None:
+    policy = service.policy()
+    books = service.pipeline(policy)
+    with trial(books, store=store_url, clock=service.clock) as app:
+        app.add(text="well", pipeline=books)
+        assert drain(app).done == 1
+        service.says = [*[HttpError(503)] * 4, "fine"]
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).done == 1
+        first, second = app.attempts(id_)
+        assert (first.outcome, first.error_code, first.charged) == ("rescheduled", "rescheduled", True)
+        assert 150_000 <= (first.delay_ms or 0) <= 450_000
+        assert (second.outcome, second.attempt) == ("done", 2)
+
+
+def test_a_service_that_asks_for_an_hour_gets_it_for_nothing(service: Service, store_url: str) -> None:
+    service.says = [HttpError(429, {"retry-after": "3600"}), "fine"]
+    books = service.pipeline(service.policy())
+    with trial(books, store=store_url, clock=service.clock) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).done == 1
+        first, second = app.attempts(id_)
+        assert (first.outcome, first.charged) == ("later", False)
+        assert second.started_ms - first.ended_ms >= 3_600_000
+
+
+def test_what_a_cell_saw_of_a_service_the_worker_knows(store_url: str) -> None:
+    state = DEPENDENCIES[celled.NAME]
+    before = state.requests
+    with trial(celled.scans, store=store_url, cells=True) as app:
+        id_ = app.add(text="a", pipeline=celled.scans).id
+        drain(app)
+        assert app.attempts(id_)[0].requests == {celled.NAME: 3}
+    assert state.requests - before >= 3
+    assert state.failures >= 3
+
+
+def test_an_hour_without_the_service(service: Service, store_url: str) -> None:
+    policy = service.policy()
+    books = service.pipeline(policy)
+    with trial(books, store=store_url, clock=service.clock, concurrency=100) as app:
+        app.sweeper.retention = Retention(age_ms=2 * HOUR_S * 1_000, count=DOCUMENTS)
+        app._call(_hour(app, service, policy, books))
+        documents = app.documents(limit=DOCUMENTS + 1)
+        assert Counter(d.state for d in documents) == {"done": DOCUMENTS}
+        attempts = [attempt for d in documents for attempt in app.attempts(d.id)]
+        assert Counter(a.outcome for a in attempts if a.charged) == {"done": DOCUMENTS}
+        assert sum(a.requests.get("openai", 0) for a in attempts) == service.requests.total()
+        assert max(service.requests.values()) <= 1.3 * USUAL_PER_S
+
+
+async def _hour(app: Trial, service: Service, policy: Policy, books: Pipeline) -> None:
+    """20 s of work, an hour without the service while documents go on coming, then until all is done."""
+    clock, store, left = app.clock, app.service.store, DOCUMENTS
+    fleet = Fleet(store, 1, {"openai": policy.dependency}, policy.timing)
+
+    async def second(seconds: int = 1) -> None:
+        nonlocal left
+        clock.advance(seconds)
+        coming = [{"text": f"{left - n}"} for n in range(min(left, USUAL_PER_S))]
+        left -= len(coming)
+        await app.service.add_many(coming, pipeline=books)  # type: ignore[arg-type]
+        await _round(app, worker)
+        await fleet.exchange()
+
+    async with _worker(app) as worker:
+        for _ in range(20):
+            await second()
+        service.says, began_s = [ConnectionRefusedError()], clock.now_ms() // 1_000 + 1
+        for _ in range(30):
+            await second()
+        for _ in range((HOUR_S - 30) // 5):
+            await second(5)
+        asked = sum(n for at, n in service.requests.items() if at >= began_s)
+        assert 20 < asked <= 100
+        service.says = ["fine"]
+        ended_s = clock.now_ms() // 1_000
+        while await store.live():
+            await second()
+            assert clock.now_ms() // 1_000 - ended_s < 200, "it takes too long"
