@@ -227,7 +227,8 @@ class AsyncPerdure(Working):
             raise StageUnknown(f"pipeline {pipeline.name} has no stage {from_stage!r} (it has {known})")
         job, document = intake.first_job(pipeline), await self.store.document(status.org, document_id)
         if document is not None:
-            job = replace(job, limit_key=intake.limit_key(document, pipeline))
+            key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
+            job = replace(job, limit_key=key, limit_each=each)
         why = checked(reason, "the reason")
         requeue = Requeue(status.org, document_id, job, from_stage, _who(), why)
         return await self.store.requeue(requeue)

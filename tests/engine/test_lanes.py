@@ -160,6 +160,20 @@ def test_a_concurrency_key_bounds_how_many_run_at_once(store_url: str) -> None:
         assert [tick(app) for _ in range(5)] == [5, 2, 2, 1, 0]
 
 
+def test_every_key_has_the_pipelines_limit_unless_it_has_its_own(store_url: str) -> None:
+    pipeline = Pipeline("pages", concurrency_key=lambda doc: doc.meta["host"], concurrency_per_key=2)
+
+    @pipeline.stage
+    def fetch(doc: Document) -> None: ...
+
+    with trial(pipeline, store=store_url, concurrency=20) as app:
+        app.limit("fast.example", concurrency=5)
+        for host in ("a.example", "b.example", "fast.example"):
+            pages = [{"text": f"{host} {n}", "meta": {"host": host}} for n in range(6)]
+            app.add_many(pages, pipeline=pipeline)  # type: ignore[arg-type]
+        assert [tick(app) for _ in range(4)] == [2 + 2 + 5, 2 + 2 + 1, 2 + 2, 0]
+
+
 def test_a_requeued_document_is_still_limited(store_url: str) -> None:
     pipeline = Pipeline("pages", concurrency_key=lambda doc: "host")
 

@@ -113,7 +113,9 @@ def with_limit(document: NewDocument, pipeline: Pipeline) -> NewDocument:
         d.blob, d.meta, d.parent_id, 0,
     )  # fmt: skip
     key = limit_key(record, pipeline)
-    return document if key is None else replace(d, job=replace(d.job, limit_key=key))
+    if key is None:
+        return document
+    return replace(d, job=replace(d.job, limit_key=key, limit_each=pipeline.concurrency_per_key))
 
 
 def limit_key(record: DocumentRecord, pipeline: Pipeline) -> str | None:

@@ -35,7 +35,8 @@ KEY_LENGTH_MAX = 500
 class Pipeline:
     """An ordered list of stages. `attempts` means total executions; each wait is twice the one before.
 
-    `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing.
+    `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
+    `app.limit` says nothing about, `concurrency_per_key` run at once.
     """
 
     _name_pattern: ClassVar[re.Pattern[str]] = NAME
@@ -54,6 +55,7 @@ class Pipeline:
         postpones_max: int = 100,
         age_max_s: float = 7 * 86400,
         concurrency_key: Callable[[Document], str | None] | None = None,
+        concurrency_per_key: int | None = None,
     ) -> None:
         if not self._name_pattern.fullmatch(name):
             raise PipelineInvalid(f"pipeline name {name!r} must be {NAME_RULE}")
@@ -65,7 +67,12 @@ class Pipeline:
         if not NAME.fullmatch(queue):
             raise PipelineInvalid(f"{owner}: queue name {queue!r} must be {NAME_RULE}")
         check_positive(
-            owner, attempts=attempts, lease_s=lease_s, age_max_s=age_max_s, backoff_cap_s=backoff_cap_s
+            owner,
+            attempts=attempts,
+            lease_s=lease_s,
+            age_max_s=age_max_s,
+            backoff_cap_s=backoff_cap_s,
+            concurrency_per_key=concurrency_per_key,
         )
         if backoff_s < 0 or postpones_max < 0:
             raise PipelineInvalid(f"{owner}: backoff_s and postpones_max must not be negative")
@@ -75,7 +82,7 @@ class Pipeline:
         self.backoff_s, self.backoff_cap_s, self.jitter = backoff_s, backoff_cap_s, jitter
         self.lease_s = lease_s
         self.postpones_max, self.age_max_s = postpones_max, age_max_s
-        self.concurrency_key = concurrency_key
+        self.concurrency_key, self.concurrency_per_key = concurrency_key, concurrency_per_key
         self.stages: list[AnyStage] = []
         self.hooks: dict[str, Pipeline] = {}
 

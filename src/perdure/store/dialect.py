@@ -134,11 +134,11 @@ REQUEUE_JOB = (
 )
 #: Jobs that wait in a lane that is down, in the order of their turns.
 _HELD = "SELECT suspect, vt, -priority, id, org, limit_key FROM job WHERE"
-_HELD_ORDER = "ORDER BY vt, priority DESC, id LIMIT"
-HELD_READY = f"{_HELD} state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 {_HELD_ORDER} $4"
+_HELD_ORDER = "AND holds <= $1 ORDER BY vt, priority DESC, id LIMIT"
+HELD_READY = f"{_HELD} state = 'queued' AND queue = $2 AND lane = $3 AND suspect = $4 {_HELD_ORDER} $5"
 HELD_PARKED = (
-    f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' AND queue = $1 AND lane = $2 "
-    f"{_HELD_ORDER} $3"
+    f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' AND queue = $2 AND lane = $3 "
+    f"{_HELD_ORDER} $4"
 )
 #: It stands in the lane '' and can be claimed; under a limit it must be let in first.
 LEND_SET = (
@@ -444,6 +444,7 @@ class Dialect(ABC):
     BEAT_HELD: str
     DUE: str
     PROMOTE: str
+    SLOT_ADD: str
     SLOTS: str
     PARKED: str
     UNPARK: str

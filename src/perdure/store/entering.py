@@ -68,6 +68,9 @@ def enter(sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str]) -
     """Write the jobs, whose queues and lanes are declared: waiting if not due, parked if limited, ready otherwise."""
     if not entries:
         return
+    limited = {(e.job.limit_key, e.job.limit_each) for e in entries if e.job.limit_key and e.job.limit_each}
+    if limited:
+        yield Query(sql.SLOT_ADD, rows=sorted(limited))
     due_ms = [_due_ms(e.job, now_ms) for e in entries]
     now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
     wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]

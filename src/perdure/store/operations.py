@@ -28,6 +28,7 @@ class NewJob:
     delay_ms: int = 0  # relative to the store's time, where run_at_ms is None
     policy: Policy = field(default_factory=Policy)
     limit_key: str | None = None
+    limit_each: int | None = None  # the concurrency of a key that has no limit of its own
     input: bytes | None = None
     lease_ms: int = 30_000
 

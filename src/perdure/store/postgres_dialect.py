@@ -150,6 +150,7 @@ class PostgresDialect(Dialect):
         + _unnest({"org": "text", "id": "bigint", "state": "text", "vt": "double precision"})
         + " WHERE j.org = r.org AND j.id = r.id AND j.state = 'waiting'"
     )
+    SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = (
         "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms FROM slot s "
         f"WHERE s.key IN (SELECT r.key FROM {_unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"

@@ -113,6 +113,7 @@ class SqliteDialect(Dialect):
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2"
     )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
+    SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
     PARKED = (
         "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
