@@ -40,8 +40,9 @@ format: setup ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## measure both stores, each rate beside the bare driver in the same run
+bench: setup ## measure both stores beside the bare driver, and guarded calls beside tenacity and stamina
 	@$(BIN)/perdure bench
+	@$(BIN)/python benchmarks/calls.py
 
 peers: $(PEERS)/.installed ## measure others (pgqueuer, huey, DBOS) on this machine, in an environment of their own
 	@$(PEERS)/bin/python benchmarks/peers.py
