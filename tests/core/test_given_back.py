@@ -94,7 +94,7 @@ def test_rescheduled_is_charged_and_called_by_its_name() -> None:
 
 def test_a_worker_that_does_not_know_the_pipeline_costs_the_document_nothing() -> None:
     decided = decide(replace(LAST, suspect=True), Unserved("extract", "pipeline books is not served here"))
-    assert decided == Hold("pipeline books is not served here", suspect=True)
+    assert decided == Hold("pipeline books is not served here", suspect=True, aside=True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from perdure import DependencyDown, Document, Pipeline, RateLimited, RetryLater
 from perdure.core.scope import WORK, Work
 from perdure.errors import Rescheduled, StoreUnavailable
 from perdure.store.base import BREAKER
+from perdure.store.operations import Report
 from perdure.testing import Trial, drain, failing, tick, trial
 
 
@@ -111,6 +112,47 @@ def test_what_the_calls_found_out_counts_more_than_how_the_stage_ended(
         assert passes(app, 5) == 1
         rows = app._call(app.service.store._rows("SELECT ramp_ms IS NOT NULL FROM dependency"))
         assert bool(rows[0][0]) is ramps
+
+
+def test_where_calls_are_counted_a_stage_that_made_none_proves_nothing(store_url: str) -> None:
+    pipeline, _ = embedding()
+    with trial(pipeline, store=store_url) as app:
+        store = app.service.store
+        app._call(store.exchange("openai", Report(1, 5, 5, 0, 0, 0.0, 0.0, None)))
+        app._call(store.hold("openai", "away", BREAKER))
+        app.add_many([{"text": "a"}, {"text": "b"}], pipeline=pipeline)
+        drain(app)
+        assert passes(app, 5) == 1
+        assert [d.state for d in app.dependencies()] == ["down"]
+
+
+def test_a_document_that_nobody_here_can_process_does_not_stay_the_probe(store_url: str) -> None:
+    pipeline, ran = embedding()
+    foreign = Pipeline("films")
+
+    @foreign.stage(needs=["openai"])
+    def watch(doc: Document) -> None: ...
+
+    with trial([pipeline, foreign], store=store_url) as app:
+        app._call(app.service.store.hold("openai", "away", BREAKER))
+        unknown = app.add(text="a", pipeline=foreign).id
+        app.add(text="b", pipeline=pipeline)
+        drain(app)
+        app.service.pipelines = {"books": pipeline}
+        assert passes(app, 5) == 1
+        assert app.status(unknown).state == "waiting"
+        assert passes(app, 10) == 1
+        assert len(ran) == 1
+
+
+def test_hundreds_that_find_out_at_once_take_it_down_once(store_url: str) -> None:
+    pipeline, _ = embedding()
+    down = [DependencyDown("openai", confirmed=True)] * 99
+    with trial(pipeline, store=store_url, concurrency=60) as app, failing(pipeline.stages[1], *down):
+        app.add_many([{"text": str(n)} for n in range(50)], pipeline=pipeline)
+        tick(app)
+        assert [d.held for d in app.dependencies()] == [50]
+        assert len(app._call(app.service.store.acts())) == 1
 
 
 def test_a_probe_that_fails_puts_the_next_one_off(store_url: str) -> None:

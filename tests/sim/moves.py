@@ -142,7 +142,11 @@ class Moves:
         if outcome == "dead" and not (code and why):
             raise Violation("reason", f"{old.key} is dead without a reason")
         self._check_budget(new, outcome)
-        if code not in (None, "worker_lost") and outcome in ("retry", "later"):
+        # what a run asked for in a worker that stood still, and was ended for it, nobody heard
+        unheard = code in (None, "worker_lost") or (
+            code == "stage_timeout" and self.ledger.overdue[which] > 0
+        )
+        if not unheard and outcome in ("retry", "later"):
             asked_s = self.ledger.asked.get((old.id, old.token or 0), 0.0)
             self._not_before_ms[new.id] = self.book.now_ms + int(asked_s * 1000)
         else:

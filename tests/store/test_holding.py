@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 from perdure.store.base import BREAKER
-from perdure.store.operations import Cancel, NewJob, Requeue, Settle
+from perdure.store.operations import Cancel, NewJob, Promote, Requeue, Settle
+from perdure.store.sql_store import SqlStore
 from tests.store.making import (
     DONE,
     ORG,
@@ -336,6 +338,55 @@ async def test_an_operators_release_lets_everything_go_at_once(world: World) -> 
     assert {c.job.probe for c in found} == {None}
     await world.store.probed("ocr", False)  # a call from before: what is up stays up
     assert (await dependency(world))["down_ms"] is None
+
+
+async def test_nothing_is_lost_or_doubled_when_all_are_at_it_at_once(world: World) -> None:
+    await world.store.declare([QUEUE], ["ocr", "ocr+openai"])
+    lanes = ("ocr", "ocr+openai", "", "ocr")
+    limits = (None, None, None, "host")
+    await world.store.limit("host", 3, None)
+    ids = await world.add(*(document(lane=lanes[n % 4], limit_key=limits[n % 4]) for n in range(200)))
+    stores = [world.store, await world.another(), await world.another()]
+    settled: list[int] = []
+    over = asyncio.Event()
+
+    async def work(store: SqlStore) -> None:
+        while not over.is_set():
+            found = await world.claim(5, store=store)
+            for one in found:
+                again = random.random() < 0.3
+                ending = hold() if again else DONE
+                assert await store.settle(Settle(one.job, ending, one.job.stage, one.job.lane))
+                settled.extend([] if again else [one.job.id])
+            await store.promote(Promote())
+            await store.refill()
+
+    async def stir(store: SqlStore) -> None:
+        for _ in range(150):
+            world.clock.turn(random.choice((100, 1_000, 5_000)))
+            match random.randrange(6):
+                case 0:
+                    await store.hold("ocr", "away", random.choice((BREAKER, BREAKER, "ann")))
+                case 1:
+                    await store.hold("openai", "away", BREAKER)
+                case 2:
+                    await store.probed(random.choice(("ocr", "openai")), random.random() < 0.7)
+                case 3 if random.random() < 0.3:
+                    await store.release("ocr", "ann")
+                case _:
+                    await store.lend()
+
+    working = [asyncio.create_task(work(store)) for store in stores]
+    await asyncio.gather(*(stir(store) for store in stores))
+    for name in ("ocr", "openai"):
+        await world.store.release(name, "ann")
+    while len(settled) < len(ids) and not any(task.done() for task in working):
+        world.clock.turn(1_000)
+        await asyncio.sleep(0.01)
+    over.set()
+    await asyncio.gather(*working)
+    assert len(settled) == len(set(settled)) == 200
+    assert {row["probe"] for row in await world.table("job")} == {None}
 
 
 # --- limits ----------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ class Hold:
     why: str
     failure: Failure | None = None
     suspect: bool = False
+    aside: bool = False  # it is not for the lane that it waits: it waits, and lets others go first, in any case
 
 
 @frozen
@@ -196,7 +197,7 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
         case LaneDown(stage=stage, lane=lane):
             return Hold(f"stage {stage} needs {lane}, which is down", suspect=job.suspect)
         case Unserved(reason=reason):
-            return Hold(reason, suspect=job.suspect)
+            return Hold(reason, suspect=job.suspect, aside=True)
         case Crashed(stage=stage, reason=reason, message=message, policy=policy):
             failure = Failure(stage, "Crashed", f"crashed:{reason}", message or f"killed: {reason}")
             return _crashed(job, failure, reason, policy or job.policy, rand)

@@ -126,6 +126,7 @@ class Runner:
         self.nursery = nursery
         self.threads = Threads()
         self.down: frozenset[str] = frozenset()  # dependencies
+        self._holding = asyncio.Lock()
         self.cells = True  # tests may want every stage in this process
 
     def begin(self, claimed: Claimed, slot: int, leave: Callable[[Journey], None]) -> Journey:
@@ -323,20 +324,21 @@ class Runner:
         probe, journey.probe = journey.probe, None
         if probe is None or journey.work is None:
             return
-        ok = journey.work.probed
-        if ok is None and probe not in journey.requests:
+        ok, guessed = journey.work.probed, journey.work.probed is None
+        if guessed and probe not in journey.requests:
             ok = True if saved else False if down == probe else None
         if ok is not None:
             with suppress(StoreError):  # it is found out again
-                await self.store.probed(probe, ok)
+                await self.store.probed(probe, ok, guessed)
 
     async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
         """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
         needs = {*(stage.needs if stage is not None else ()), error.name}
         journey.lane = lane_of(needs)
-        if error.confirmed:
-            await self.store.hold(error.name, str(error), BREAKER)
-        self.down = await self.store.down()
+        async with self._holding:  # hundreds may find out at the same time
+            if error.confirmed and error.name not in self.down:
+                await self.store.hold(error.name, str(error), BREAKER)
+            self.down = await self.store.down()
         return not self.down.isdisjoint(needs)
 
     async def _settle(self, journey: Journey, result: Result) -> None:

@@ -172,10 +172,11 @@ class Store(Protocol):
         """
 
     async def release(self, dependency: str, by: str) -> None: ...
-    async def probed(self, dependency: str, ok: bool) -> None:
+    async def probed(self, dependency: str, ok: bool, guessed: bool = False) -> None:
         """What came of a call that was let through to a dependency that is down.
 
-        If it went well, its documents are given back little by little; if not, the next probe is put off.
+        If it went well, its documents are given back little by little; if not, the next probe is put off. `guessed`:
+        only from how a stage ended, which made no call that anybody counted.
         """
 
     async def lend(self) -> int:

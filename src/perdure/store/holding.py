@@ -24,6 +24,8 @@ from perdure.store import entering
 from perdure.store.base import BREAKER, Query, Row, Steps
 from perdure.store.dialect import Dialect
 
+HOLDS_ANY = 1_000_000_000
+
 
 @frozen
 class Held:
@@ -59,11 +61,14 @@ def release(sql: Dialect, clock_ms: int | None, name: str, by: str) -> Steps[Non
     yield from _release(sql, now_ms, name, by)
 
 
-def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool) -> Steps[None]:
-    """What came of a call that was let through. An operator's hold is left as it is, and what is up is up."""
+def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool, guessed: bool) -> Steps[None]:
+    """What came of a call that was let through. An operator's hold is left as it is, and what is up is up.
+
+    Where calls are counted, a stage that made none proves nothing by ending well.
+    """
     now_ms = yield from _begin(sql, clock_ms)
     held = (yield from _held(sql)).get(name)
-    if held is None or held.held_by != BREAKER:
+    if held is None or held.held_by != BREAKER or (guessed and ok and held.nominal_per_s is not None):
         return
     if ok and held.ramp_ms is None:
         yield Query(sql.DEPENDENCY_RAMP, (name, ramp_per_s(0, held.nominal_per_s), now_ms, now_ms))
@@ -90,15 +95,16 @@ def lend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
 
 
 def _probe(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps[int]:
-    """One document, when it is time. Where every lane also needs something else that the breaker holds, one of those:
-    it tells at least of the service that it calls first."""
+    """One document, when it is time; not one that nobody could run before, if there is another. Where every lane also
+    needs something else that the breaker holds, one of those: it tells at least of the service that it calls first."""
     if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + PROBE_MS_MAX:
         return 0
     yield Query(sql.RECALL, (held.name,))
     others = down.keys() - {held.name}
-    found = yield from _waiting(sql, held.name, others, 1)
-    if not found:
-        found = yield from _waiting(sql, held.name, {n for n in others if down[n].held_by != BREAKER}, 1)
+    by_operators = {name for name in others if down[name].held_by != BREAKER}
+    found: list[Row] = []
+    for closed, holds_max in ((others, 0), (others, HOLDS_ANY), (by_operators, 0), (by_operators, HOLDS_ANY)):
+        found = found or (yield from _waiting(sql, held.name, closed, holds_max, 1))
     if found:
         yield from _lend(sql, now_ms, held.name, found)
         probes = held.probes + 1
@@ -115,7 +121,7 @@ def _ramp(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps
         return 0
     recalled = yield Query(sql.RECALL, (held.name,))
     wanted = min(number + len(recalled), int(per_s) + 1)
-    found = yield from _waiting(sql, held.name, down.keys() - {held.name}, wanted)
+    found = yield from _waiting(sql, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
     if len(found) < wanted:
         yield from _release(sql, now_ms, held.name, BREAKER)
     else:
@@ -124,7 +130,7 @@ def _ramp(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps
     return len(found)
 
 
-def _waiting(sql: Dialect, name: str, closed: Iterable[str], limit: int) -> Steps[list[Row]]:
+def _waiting(sql: Dialect, name: str, closed: Iterable[str], holds_max: int, limit: int) -> Steps[list[Row]]:
     """The first jobs that wait for this dependency and for none of `closed`, in queues that somebody serves."""
     shut = set(closed)
     needs = {lane: needs_of(lane) for lane, *_ in (yield Query(sql.LANES))}
@@ -134,8 +140,8 @@ def _waiting(sql: Dialect, name: str, closed: Iterable[str], limit: int) -> Step
     for queue in [queue for queue, paused in (yield Query(sql.QUEUES)) if queue in served and not paused]:
         for lane in lanes:
             for suspect in (False, True):
-                found += yield Query(sql.HELD_READY, (queue, lane, suspect, limit))
-            found += yield Query(sql.HELD_PARKED, (queue, lane, limit))
+                found += yield Query(sql.HELD_READY, (holds_max, queue, lane, suspect, limit))
+            found += yield Query(sql.HELD_PARKED, (holds_max, queue, lane, limit))
     return nsmallest(limit, found)
 
 

@@ -102,7 +102,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             state = State.WAITING if delay_ms else State.QUEUED
             attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
             postponed_ms += delay_ms
-        case Hold(suspect=suspect) if op.lane in lanes_down:
+        case Hold(suspect=suspect, aside=False) if op.lane in lanes_down:
             state = State.QUEUED
             attempts, holds = attempts - 1, 0
         case Hold(suspect=suspect):

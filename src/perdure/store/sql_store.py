@@ -286,9 +286,9 @@ class SqlStore(Reading):
         await self.refill()
         self.wake_soon()
 
-    async def probed(self, dependency: str, ok: bool) -> None:
+    async def probed(self, dependency: str, ok: bool, guessed: bool = False) -> None:
         now_ms = self.clock.now_ms()
-        await self._write(lambda: holding.probed(self.sql, now_ms, dependency, ok))
+        await self._write(lambda: holding.probed(self.sql, now_ms, dependency, ok, guessed))
 
     async def lend(self) -> int:
         if not await self._rows(self.sql.DEPENDENCIES_HELD):
