@@ -90,9 +90,26 @@ async def test_probes_become_rarer_while_the_dependency_stays_away(world: World)
 async def test_without_a_document_nothing_is_probed_until_one_comes(world: World) -> None:
     await away(world)
     assert await passes(world, 600_000) == 0
-    assert (await dependency(world))["probes"] == 0
+    row = await dependency(world)
+    assert (row["probes"], row["probe_at_ms"]) == (0, None)
+    assert await world.store.neglected_ms() == 0
     await world.add(document("a", lane="ocr"))
     assert await world.store.lend() == 1
+
+
+async def test_a_probe_or_a_ramp_that_no_leader_sees_to_is_neglected(world: World) -> None:
+    await away(world)
+    await world.add(*(document(lane="ocr") for _ in range(9)))
+    world.clock.turn(5_000)
+    assert await world.store.neglected_ms() == 0
+    world.clock.turn(4_000)
+    assert await world.store.neglected_ms() == 4_000
+    await world.store.probed("ocr", True)
+    assert await world.store.neglected_ms() == 0
+    world.clock.turn(4_000)
+    assert await world.store.neglected_ms() == 4_000
+    await world.store.lend()
+    assert await world.store.neglected_ms() < 1_000
 
 
 async def test_an_operators_hold_is_never_probed(world: World) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
 import pytest
 
 from perdure.core.outcome import Outcome
+from perdure.store import holding
 from perdure.store.operations import NewJob
+from perdure.store.postgres import drive
 from tests.store.making import DONE, QUEUE, START_MS, World, document, hold, later, retry, save
 
 
@@ -86,6 +91,25 @@ async def test_a_lane_declared_while_its_dependency_is_down_starts_down(world: W
     assert await world.claim(9) == []
     await world.store.release("openai")
     assert len(await world.claim(9)) == 1
+
+
+async def test_a_lane_declared_while_its_dependency_is_being_released_does_not_stay_down(
+    postgres_world: World,
+) -> None:
+    world = postgres_world
+    await world.store.hold("openai", "away")
+    release = holding.release(world.store.sql, None, "openai", "ann")
+    connection = await asyncpg.connect(world.url)
+    try:
+        async with connection.transaction():
+            await drive(connection, release, lambda: None)
+            declaring = asyncio.create_task(world.store.declare([QUEUE], ["openai"]))
+            await asyncio.sleep(0.2)
+            assert not declaring.done()
+        await declaring
+    finally:
+        await connection.close()
+    assert await down(world) == {}
 
 
 async def test_declaring_again_changes_nothing(world: World) -> None:

@@ -128,7 +128,7 @@ class Store(Protocol):
         """Become, or stay, the one sweeping leader."""
 
     async def neglected_ms(self) -> int:
-        """For how long the oldest expired lease or due job has been waiting for a sweep; 0 if there is none."""
+        """For how long the oldest expired lease, due job or due probe has been waiting for a sweep; 0 if none has."""
 
     async def up_for_s(self) -> float:
         """How long the database has been up."""

@@ -303,7 +303,9 @@ class Dialect(ABC):
     )
     NEGLECTED = (
         "SELECT t.now_ms - (SELECT min(lease_until_ms) FROM job WHERE state = 'running'), "
-        "t.now_ms - (SELECT min(run_at_ms) FROM job WHERE state = 'waiting') "
+        "t.now_ms - (SELECT min(run_at_ms) FROM job WHERE state = 'waiting'), "
+        "t.now_ms - (SELECT min(CASE WHEN ramp_ms IS NULL THEN probe_at_ms ELSE lent_ms END) FROM dependency "
+        "WHERE held_by = 'breaker') "
         "FROM (SELECT coalesce(CAST($1 AS bigint), perdure_now()) AS now_ms) AS t"
     )
     CLAIMED_AGAIN = (

@@ -53,7 +53,9 @@ def declare(sql: Dialect, queues: Iterable[str], lanes: Iterable[str]) -> Steps[
     """Make queues and lanes known; known ones keep their state, a lane whose dependency is down starts down."""
     for queue in sorted(set(queues)):
         yield Query(sql.QUEUE_ADD, (queue,))
-    new = sorted(set(lanes))
+    new = sorted(set(lanes) - {""})
+    if new:
+        yield Query(sql.LANES_LOCK, (None,))  # else one that is held or released right now would miss it
     down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))} if new else {}
     for lane in new:
         yield Query(sql.LANE_ADD, (lane, *lane_state(lane, down)))

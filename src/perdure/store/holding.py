@@ -109,6 +109,8 @@ def _probe(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Step
         yield from _lend(sql, now_ms, held.name, found)
         probes = held.probes + 1
         yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+    elif held.probe_at_ms is not None:
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, held.probes, None))  # as soon as somebody waits
     return len(found)
 
 
