@@ -173,7 +173,7 @@ class Hold:
     why: str
     failure: Failure | None = None
     suspect: bool = False
-    aside: bool = False  # it is not for the lane that it waits: it waits, and lets others go first, in any case
+    aside: bool = False  # it does not wait for the lane: it lets others go first, whether that is down or not
 
 
 @frozen

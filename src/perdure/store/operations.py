@@ -209,9 +209,7 @@ class Report:
     spent: float  # tokens, by retries
     earned: float  # tokens, by successes
     rate: float | None  # requests a second that its limiter found to be possible; None: no limit
-    runs: int | None = (
-        None  # stage runs that made their first request; where it is told, this is what is usual
-    )
+    runs: int | None = None  # stage runs that made their first request; if told, these are what is usual
 
     @property
     def idle(self) -> bool:
