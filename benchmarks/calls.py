@@ -81,7 +81,9 @@ async def awaited_ns(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> 
 def guards(fn: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     """The function under each library, three retries without a wait."""
     # never so many failures that it would give up: what is measured is one retry
-    policy = Policy("bench", retries=3, backoff=FullJitter(0.0, 0.0), dependency=Dependency("bench", limiter=Calm()))
+    policy = Policy(
+        "bench", retries=3, backoff=FullJitter(0.0, 0.0), dependency=Dependency("bench", limiter=Calm())
+    )
     policy.dependency.budget.reserve = policy.dependency.budget.tokens = 1e9
     policy.dependency.breaker.consecutive = policy.dependency.breaker.least = 10**9
     return {

@@ -29,7 +29,18 @@ from perdure.engine.stage import Stage
 from perdure.engine.sweeper import Sweeper
 from perdure.engine.worker import Worker
 
-__all__ = ["FakeClock", "Recording", "Runs", "Trial", "drain", "failing", "no_wait", "recording", "tick", "trial"]
+__all__ = [
+    "FakeClock",
+    "Recording",
+    "Runs",
+    "Trial",
+    "drain",
+    "failing",
+    "no_wait",
+    "recording",
+    "tick",
+    "trial",
+]
 
 Kind = TypeVar("Kind")
 

@@ -53,6 +53,8 @@ from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
+LOOK_AGAIN_MS = 100  # what is down may have come back after this time
+
 
 class Unreadable(Exception):
     """A saved output cannot be read; its stage runs again."""
@@ -126,6 +128,7 @@ class Runner:
         self.nursery = nursery
         self.threads = Threads()
         self.down: frozenset[str] = frozenset()  # dependencies
+        self._looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
         self.cells = True  # tests may want every stage in this process
 
@@ -215,7 +218,7 @@ class Runner:
                     StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
-            if self.down and journey.probe not in stage.needs and not self.down.isdisjoint(stage.needs):
+            if self.down and journey.probe not in stage.needs and await self._away(stage):
                 return LaneDown(stage.name, stage.lane)
             if journey.stopping:
                 return self._stopped(journey)
@@ -330,6 +333,15 @@ class Runner:
         if ok is not None:
             with suppress(StoreError):  # it is found out again
                 await self.store.probed(probe, ok, guessed)
+
+    async def _away(self, stage: AnyStage) -> bool:
+        """Whether a dependency of the stage is down: asked anew, because it may have come back since we looked."""
+        if self.down.isdisjoint(stage.needs):
+            return False
+        async with self._holding:
+            if monotonic_ms() - self._looked_ms > LOOK_AGAIN_MS:
+                self._looked_ms, self.down = monotonic_ms(), await self.store.down()
+        return not self.down.isdisjoint(stage.needs)
 
     async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
         """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
