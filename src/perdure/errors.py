@@ -88,15 +88,16 @@ class RateLimited(RetryLater):
 class DependencyDown(StageSignal):
     """A declared dependency is away: the document is held until it is back, no attempt is charged.
 
-    `confirmed`: the breaker that the fleet shares is open; otherwise the store is asked whether it agrees.
+    `confirmed`: the breaker that the fleet shares is open; otherwise the store is asked whether it agrees. `heard`: not
+    by what we saw ourselves but from the fleet, which may have changed its mind.
     """
 
     code = "dependency_down"
 
-    def __init__(self, name: str, message: str = "", *, confirmed: bool = False) -> None:
+    def __init__(self, name: str, message: str = "", *, confirmed: bool = False, heard: bool = False) -> None:
         super().__init__(message or f"dependency {name} is down")
         self.name = name
-        self.confirmed = confirmed
+        self.confirmed, self.heard = confirmed, heard
 
 
 class Permanent(StageSignal):

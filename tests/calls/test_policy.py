@@ -452,3 +452,30 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
         Policy("wrong", **wrong)
     with pytest.raises(TypeError):
         Policy("wrong").but(patience=1)  # type: ignore[call-arg]
+
+
+def test_what_the_store_lets_run_later_knows_better_than_we(way: str, world: World) -> None:
+    """Another worker's probe found the service back; we have not heard of it yet."""
+    policy = world.policy(retries=0, on_exhausted="raise")
+    policy.dependency.breaker.trip(world.now_s)
+    policy.dependency.held, policy.dependency.held_s = "its breaker is open", world.now_s
+
+    with at_work() as work:
+        work.allowed_s = world.now_s + 1  # perhaps before our finding was in the store
+        with pytest.raises(DependencyDown) as raised:
+            ask(way, policy, Script("fine"))
+        assert raised.value.heard
+
+        work.allowed_s = world.now_s + 3
+        assert ask(way, policy, Script("fine")) == "fine"
+    assert not policy.dependency.troubled
+
+
+def test_a_stage_that_does_not_declare_it_is_not_trusted(way: str, world: World) -> None:
+    policy = world.policy()
+    policy.dependency.breaker.trip(world.now_s)
+
+    with at_work(needs=()) as work:
+        work.allowed_s = world.now_s + 60
+        with pytest.raises(DependencyDown):
+            ask(way, policy, Script("fine"))

@@ -84,6 +84,11 @@ class Breaker:
             self._number += 1
             return Ticket(True, self._number)
 
+    @property
+    def down_s(self) -> float:
+        """When it opened; infinitely long ago while it is closed."""
+        return self._down_s if self.troubled else float("-inf")
+
     def wait_s(self, now_s: float) -> float:
         """How long until a request may be admitted, as far as is known."""
         if not self.troubled:

@@ -12,8 +12,9 @@ from perdure.calls.budget import Budget
 from perdure.calls.limiter import Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS
+from perdure.core.scope import MESSENGERS, Work
 
+WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 QUIET_S = 60.0  # a service that answered within this time is not away
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
 
@@ -41,6 +42,7 @@ class Dependency:
         self.limiter = limiter or Limiter()
         self.breaker = breaker or Breaker()
         self.held: str | None = None  # why the fleet or an operator holds it
+        self.held_s = -math.inf  # when that was heard of
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
@@ -73,6 +75,13 @@ class Dependency:
         self.breaker.succeeded(now_s)
         if self.rows is not None:
             self._record(0, True, now_s - began_s, 0.0, timing)
+
+    def trust(self, work: Work, now_s: float) -> None:
+        """The store let this work run well after we took the service for away: the fleet knows that it is back."""
+        away_s = max(self.held_s if self.held is not None else -math.inf, self.breaker.down_s)
+        if self.name in work.needs and work.allowed_s > away_s + WRITTEN_S:
+            self.held = None
+            self.breaker.reset(now_s)
 
     def silent(self, now_s: float) -> bool:
         """Whether nothing has come back well for a while."""

@@ -100,6 +100,8 @@ class Fleet:
 def learn(dependency: Dependency, shared: Shared, now_s: float) -> None:
     """Take over what the fleet knows: a hold, and what each worker has of tokens and rate."""
     if shared.down:
+        if dependency.held is None:
+            dependency.held_s = now_s
         dependency.held = shared.reason or "held"
     elif dependency.held is not None:
         dependency.held = None

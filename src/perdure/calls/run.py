@@ -53,8 +53,10 @@ class Run:
         """Seconds to wait before the next request; DependencyDown or RateLimited where none may go out."""
         state = self.policy.dependency
         if not self.probe:
+            if self.work is not None and (state.held is not None or state.breaker.troubled):
+                state.trust(self.work, now_s)
             if state.held is not None:
-                raise self._down(state.held)
+                raise self._down(state.held, heard=True)
             if state.breaker.troubled:
                 self.ticket = state.breaker.admit(now_s)
                 if self.ticket is None:
@@ -67,9 +69,10 @@ class Run:
             raise RateLimited(message, delay_s=wait_s, ours=True)
         return wait_s
 
-    def _down(self, why: str) -> DependencyDown:
+    def _down(self, why: str, heard: bool = False) -> DependencyDown:
         self._publish("held", why)
-        return DependencyDown(self.policy.name, f"{self.policy.name} is down: {why}", confirmed=True)
+        message = f"{self.policy.name} is down: {why}"
+        return DependencyDown(self.policy.name, message, confirmed=True, heard=heard)
 
     # --- after a request -------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class Work:
     probe: str | None = None
     requests: dict[str, int] = field(default_factory=dict)  # of the whole claim so far
     probed: bool | None = None
+    allowed_s: float = 0.0  # monotonic: when the store last said that what it needs is up
 
     def count(self, dependency: str) -> int:
         """A request went out; how many that makes."""

@@ -59,7 +59,7 @@ class Execution:
         self.stage = stage
         self.input_hash = input_hash
         self.raws = raws
-        self.work = journey.begins(stage)
+        self.work = journey.begins(stage, runner.looked_ms)
         self.items: dict[str, bytes] = {}
         self.over = False
         self.loop: asyncio.AbstractEventLoop  # of a stage that runs in a thread

@@ -90,15 +90,17 @@ class Journey:
     revoked: bool = False
     left: bool = False  # its stages are through
     requests: dict[str, int] = field(default_factory=dict)  # made to services during this claim
+    asked_ms: int = 0  # when the claim was asked for
     probe: str | None = None  # a dependency that may be called although it is down, until the next save
     work: Work | None = None  # the last stage that began
 
-    def begins(self, stage: AnyStage) -> Work:
-        """The work that a run of this stage is."""
+    def begins(self, stage: AnyStage, looked_ms: int) -> Work:
+        """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""
         job = self.job
+        claimed = stage.lane == job.lane  # a claim takes nothing from a lane that is down
         self.work = Work(
             job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
-            self.requests,
+            self.requests, allowed_s=(max(self.asked_ms, looked_ms) if claimed else looked_ms) / 1000,
         )  # fmt: skip
         return self.work
 
@@ -128,15 +130,25 @@ class Runner:
         self.nursery = nursery
         self.threads = Threads()
         self.down: frozenset[str] = frozenset()  # dependencies
-        self._looked_ms = -LOOK_AGAIN_MS
+        self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
         self.cells = True  # tests may want every stage in this process
 
-    def begin(self, claimed: Claimed, slot: int, leave: Callable[[Journey], None]) -> Journey:
+    def begin(
+        self, claimed: Claimed, slot: int, leave: Callable[[Journey], None], asked_ms: int = 0
+    ) -> Journey:
         """A journey that has not set out yet; `leave` is told when its stages are through."""
         job = claimed.job
         document = Document(claimed.document, LocalFile(None))
-        return Journey(job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, probe=job.probe)
+        return Journey(
+            job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe
+        )  # fmt: skip
+
+    async def look(self) -> None:
+        """Ask the store which dependencies are down."""
+        asked_ms = monotonic_ms()
+        self.down = await self.store.down()
+        self.looked_ms = asked_ms
 
     async def run(self, journey: Journey, claimed: Claimed) -> None:
         """Until the job is settled, or not ours any more."""
@@ -339,8 +351,8 @@ class Runner:
         if self.down.isdisjoint(stage.needs):
             return False
         async with self._holding:
-            if monotonic_ms() - self._looked_ms > LOOK_AGAIN_MS:
-                self._looked_ms, self.down = monotonic_ms(), await self.store.down()
+            if monotonic_ms() - self.looked_ms > LOOK_AGAIN_MS:
+                await self.look()
         return not self.down.isdisjoint(stage.needs)
 
     async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
@@ -348,9 +360,9 @@ class Runner:
         needs = {*(stage.needs if stage is not None else ()), error.name}
         journey.lane = lane_of(needs)
         async with self._holding:  # hundreds may find out at the same time
-            if error.confirmed and error.name not in self.down:
+            if error.confirmed and not error.heard and error.name not in self.down:
                 await self.store.hold(error.name, str(error), BREAKER)
-            self.down = await self.store.down()
+            await self.look()
         return not self.down.isdisjoint(needs)
 
     async def _settle(self, journey: Journey, result: Result) -> None:

@@ -216,7 +216,7 @@ class Worker:
         self.claimed += 1
         self._unstarted -= 1
         slot = self.slate.take(job.id, job.token, job.lease_ms, asked_ms)
-        journey = self.runner.begin(claimed, slot, self._leave)
+        journey = self.runner.begin(claimed, slot, self._leave, asked_ms)
         journey.stopping = self.stopping.is_set()
         task = asyncio.create_task(self.runner.run(journey, claimed), name=job.key)
         self._tasks[task] = journey
@@ -278,7 +278,7 @@ class Worker:
 
     async def refresh(self) -> None:
         """Read which dependencies are down."""
-        self.runner.down = await self.store.down()
+        await self.runner.look()
 
     async def _drain(self) -> None:
         """Wait for what is in hand; after the grace, interrupt it, which gives attempts back."""
