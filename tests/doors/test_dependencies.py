@@ -45,7 +45,7 @@ def test_one_that_is_down_says_since_when_why_and_by_whom(store_url: str) -> Non
     facts = json.loads(succeeded("dependencies", "--json", "--store", store_url))
     (scales,) = facts["dependencies"]
     assert (scales["state"], scales["held_by"], scales["reason"]) == ("down", "breaker", "connection refused")
-    assert (scales["held"], scales["probe_at_ms"] - scales["since_ms"]) == (1, 5_000)
+    assert (scales["held"], scales["probe_at_ms"] - scales["since_ms"]) == (1, 4_000)
     assert facts["calls"] == [
         {
             "api_name": "scales", "operations": 2, "retry_rate": 0.5, "success_after_retry": 1.0,

@@ -58,11 +58,11 @@ async def claimed(world: World, count: int = 99) -> list[str]:
 # --- probes ----------------------------------------------------------------------------------
 
 
-async def test_after_five_seconds_exactly_one_document_is_lent_the_first_in_turn(world: World) -> None:
+async def test_after_four_seconds_exactly_one_document_is_lent_the_first_in_turn(world: World) -> None:
     await away(world)
     await world.add(*(document(name, lane="ocr") for name in "abc"))
 
-    assert await passes(world, 4_999) == 0
+    assert await passes(world, 3_999) == 0
     assert await passes(world, 1) == 1
     assert await world.store.lend() == 0
     assert await claimed(world) == ["a"]
@@ -81,10 +81,10 @@ async def test_probes_become_rarer_while_the_dependency_stays_away(world: World)
             assert (job.probe, job.lane) == ("ocr", "ocr")
             await world.store.probed("ocr", False)
             await world.settle(job, hold())
-    assert at_s[:6] == [5, 15, 35, 75, 135, 195]
-    assert len(at_s) == 62
+    assert at_s[:6] == [4, 9, 15, 22, 31, 41]
+    assert len(at_s) == 70
     (status,) = await world.store.documents()
-    assert (status.state, status.attempts_made, status.claims) == ("held", 0, 62)
+    assert (status.state, status.attempts_made, status.claims) == ("held", 0, 70)
 
 
 async def test_without_a_document_nothing_is_probed_until_one_comes(world: World) -> None:
@@ -100,7 +100,7 @@ async def test_without_a_document_nothing_is_probed_until_one_comes(world: World
 async def test_a_probe_or_a_ramp_that_no_leader_sees_to_is_neglected(world: World) -> None:
     await away(world)
     await world.add(*(document(lane="ocr") for _ in range(9)))
-    world.clock.turn(5_000)
+    world.clock.turn(4_000)
     assert await world.store.neglected_ms() == 0
     world.clock.turn(4_000)
     assert await world.store.neglected_ms() == 4_000
@@ -293,9 +293,9 @@ async def test_a_call_that_fails_during_the_ramp_sends_it_back(world: World) -> 
     await world.store.probed("ocr", False)  # its neighbours fail as well
     row = await dependency(world)
     assert (row["ramp_ms"], row["probes"]) == (None, 2)
-    assert row["probe_at_ms"] == world.clock.ms + 20_000
+    assert row["probe_at_ms"] == world.clock.ms + 5_760
     assert await claimed(world) == []  # what was lent and not claimed is held again
-    assert await passes(world, 19_999) == 0
+    assert await passes(world, 5_759) == 0
     assert await passes(world, 1) == 1
 
 

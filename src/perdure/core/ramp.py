@@ -1,16 +1,17 @@
 """How a dependency that is down is probed, and how the load on it grows again once it answers.
 
-Probes come after 5 s, then twice as long each time up to a minute: fewer than a hundred in an hour. The ramp begins
-with one document a second, or a tenth of what is usual, and grows by half each second up to a little more than usual.
-Whatever was usual before need not be so for ever (it may have been a quiet night): after five minutes without a failure
-that bound is lifted little by little. Where nobody knows what is usual the ramp doubles each second.
+Probes come after 4 s, then a fifth longer each time up to a minute: a short outage is noticed to be over soon after its
+end, and an hour of it costs fewer than a hundred. The ramp begins with one document a second, or a tenth of what is
+usual, and grows by half each second up to a little more than usual. Whatever was usual before need not be so for ever
+(it may have been a quiet night): after five minutes without a failure that bound is lifted little by little. Where
+nobody knows what is usual the ramp doubles each second.
 """
 
 from __future__ import annotations
 
 import math
 
-PROBE_MS, PROBE_MS_MAX = 5_000, 60_000
+PROBE_MS, PROBE_GROWTH, PROBE_MS_MAX = 4_000, 1.2, 60_000
 START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
@@ -20,7 +21,7 @@ EXPONENT_MAX = 40.0
 
 def probe_after_ms(probes: int) -> int:
     """The wait before the next probe, after so many."""
-    return min(PROBE_MS << min(probes, 10), PROBE_MS_MAX)
+    return round(min(PROBE_MS * PROBE_GROWTH ** min(probes, 100), PROBE_MS_MAX))
 
 
 def ramp_per_s(elapsed_s: float, nominal_per_s: float | None) -> float:
