@@ -54,4 +54,10 @@ class Settings(BaseSettings):
     retry_metrics_age_s: int = Field(
         default=30 * 86_400, ge=0, description="How long the records behind the KPIs of calls are kept."
     )
+    contact: str | None = Field(
+        default=None,
+        max_length=200,
+        pattern=r"^[\x21-\x27\x2a-\x5b\x5d-\x7e]+$",
+        description="A web page or mail address that hosts can turn to; sent with every fetch of a URL.",
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
