@@ -114,7 +114,7 @@ def _strictly(content: bytes, name: str) -> str | None:
 def _mostly_utf_8(content: bytes) -> bool:
     text = content.decode("utf-8", "replace")
     broken = text.count(REPLACED)
-    good = sum(not char.isascii() for char in text) - broken
+    good = len(text) - len(text.encode("ascii", "ignore")) - broken
     return broken < good * BROKEN_SHARE
 
 

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from tempfile import SpooledTemporaryFile
+from typing import IO
 
 import httpcore2
 
@@ -60,14 +60,14 @@ FAILURES = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoc
 class Fetched:
     """A document as it came. `media_type` and `charset` are what the server claims; believe the content first.
 
-    Content of more than 1 MiB lies in a temporary file without a name, which ends with this object.
+    Content of more than 1 MiB lies in a temporary file without a name, which `close` frees.
     """
 
     url: str  # where it was found in the end
     status: int
     media_type: str  # "" where the server named none
     charset: str | None
-    file: SpooledTemporaryFile[bytes] = field(repr=False)
+    file: IO[bytes] = field(repr=False)
     size: int
     etag: str | None
     last_modified: str | None

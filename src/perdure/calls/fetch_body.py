@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from io import BytesIO
 from tempfile import SpooledTemporaryFile
+from typing import IO, cast
 
 from perdure.errors import Permanent, Transient
 
@@ -16,6 +18,12 @@ PIECE_BYTES_MAX = 256 * 1024
 RATIO_MAX = 200
 #: Below this no ratio harms anybody.
 RATIO_BYTES_MIN = 8 * 1024 * 1024
+#: Each part of an answer costs, however small: so many may be tiny,
+PARTS_FREE = 20_000
+#: and of more the mean must be as large as this.
+PART_BYTES_MIN = 32
+#: After so many parts others, and the deadline, get their turn.
+PARTS_AT_ONCE = 64
 
 ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _EITHER = zlib.MAX_WBITS | 32  # finds out itself whether it is gzip or zlib
@@ -69,9 +77,7 @@ def encoding_of(values: list[str]) -> str:
     return packed[0] if packed else ""
 
 
-async def receive(
-    parts: AsyncIterator[bytes], encoding: str, size_max: int
-) -> tuple[SpooledTemporaryFile[bytes], int]:
+async def receive(parts: AsyncIterator[bytes], encoding: str, size_max: int) -> tuple[IO[bytes], int]:
     """The content as a file at its beginning, and its size. Permanent `too_large`; Transient if it is broken."""
     file: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(max_size=MEMORY_BYTES_MAX)  # noqa: SIM115
     try:
@@ -80,23 +86,30 @@ async def receive(
         file.close()
         raise
     file.seek(0)
-    return file, size
+    if size > MEMORY_BYTES_MAX:
+        return cast(IO[bytes], file), size
+    with file:
+        return BytesIO(file.read()), size
 
 
 async def _unpacked(
     parts: AsyncIterator[bytes], encoding: str, size_max: int, file: SpooledTemporaryFile[bytes]
 ) -> int:
     inflater = Inflater() if encoding else None
-    packed = size = 0
+    packed = size = count = 0
     try:
         async for part in parts:
             packed += len(part)
+            count += 1
+            if count % PARTS_AT_ONCE == 0:
+                _check_parts(count, packed)
+                await asyncio.sleep(0)
             for piece in (part,) if inflater is None else inflater.pieces(part):
                 size += len(piece)
                 _check(size, packed, size_max)
                 file.write(piece)
                 if inflater is not None:
-                    await asyncio.sleep(0)  # unpacking is work: others, and the deadline, get their turn
+                    await asyncio.sleep(0)  # unpacking is work
     except zlib.error as error:
         raise Transient(f"the packed content is broken: {error}", code="response_broken") from error
     if inflater is not None and packed and not inflater.finished:
@@ -109,3 +122,8 @@ def _check(size: int, packed: int, size_max: int) -> None:
         raise Permanent("too_large", f"the content has more than {size_max} bytes")
     if size > RATIO_BYTES_MIN and size > packed * RATIO_MAX:
         raise Permanent("too_large", f"{packed} bytes unpack to more than {size}: more than any page does")
+
+
+def _check_parts(count: int, packed: int) -> None:
+    if count > PARTS_FREE and packed < count * PART_BYTES_MIN:
+        raise Permanent("too_large", f"the answer comes in {count} parts of a few bytes")
