@@ -1,0 +1,1 @@
+"""Ready-made pipelines and the stages they are made of."""

@@ -1,0 +1,197 @@
+"""DOCX: headings, paragraphs, lists, tables, links, footnotes. A zip file of XML, read without any Word library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.errors import Permanent
+from perdure.pipelines.extract.archive import Archive, resolve
+from perdure.pipelines.extract.docx_parts import (
+    R,
+    W,
+    core,
+    heading_levels,
+    main_name,
+    numbered_lists,
+    relations,
+    tag,
+    value,
+    xml,
+)
+from perdure.pipelines.extract.part import Part, clean, make_part, sections
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+_SKIPPED = frozenset("del moveFrom instrText delText Fallback rPr pPr sectPr tblPr tblGrid proofErr".split())
+_MARKED = {"b": "**", "i": "*"}
+
+
+class DocxReader:
+    """Sections from 1, cut at the main headings."""
+
+    def __init__(self, path: Path) -> None:
+        archive = Archive(path)
+        try:
+            self.title, self.language = core(archive)
+            text = clean(_Body(archive).markdown())
+        finally:
+            archive.close()
+        if not text.strip():
+            raise Permanent("document_empty", "there is no text in this document")
+        self._sections = sections(text)
+        self.parts = range(1, len(self._sections) + 1)
+
+    def read(self, key: int) -> Part:
+        return make_part("section", key, self._sections[key - 1])
+
+    def close(self) -> None:
+        self._sections = []
+
+
+class _Body:
+    """The document as Markdown; depth is bounded by libxml2 (256 levels), so it may recurse."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._name = main_name(archive)
+        self._archive = archive
+        self._root = xml(archive, self._name)
+        self._links = relations(archive, self._name)
+        self._levels = heading_levels(self._part("styles.xml"))
+        self._numbered = numbered_lists(self._part("numbering.xml"))
+        self._notes: list[tuple[str, str]] = []
+
+    def markdown(self) -> str:
+        text = _join(self._blocks(self._root))
+        notes = [line for kind in ("footnote", "endnote") for line in self._note_lines(kind)]
+        return "\n\n".join([text, *notes])
+
+    def _part(self, name: str) -> _Element | None:
+        member = resolve(self._name, name)
+        return xml(self._archive, member) if member in self._archive else None
+
+    def _blocks(self, node: _Element) -> Iterator[str]:
+        for child in node:
+            kind = tag(child)
+            if kind == "p":
+                yield from self._paragraph(child)
+            elif kind == "tbl":
+                yield self._table(child)
+            elif kind not in _SKIPPED:
+                yield from self._blocks(child)
+
+    def _paragraph(self, node: _Element) -> Iterator[str]:
+        boxes: list[str] = []
+        text = "".join(self._inline(node, boxes)).strip()
+        properties = node.find(f"{W}pPr")
+        level = self._level(properties)
+        if text and level:
+            yield f"{'#' * min(level, 6)} {' '.join(text.split())}"
+        elif text:
+            marker = self._marker(properties)
+            yield marker + text if marker else re.sub(r"^(#{1,6} )", r"\\\1", text)
+        yield from boxes
+
+    def _inline(self, node: _Element, boxes: list[str]) -> Iterator[str]:
+        for child in node:
+            kind = tag(child)
+            if kind == "r":
+                yield _mark("".join(self._inline(child, boxes)), child.find(f"{W}rPr"))
+            elif kind == "t":
+                yield child.text or ""
+            elif kind in {"tab", "ptab"}:
+                yield "\t"
+            elif kind in {"br", "cr"}:
+                yield "\n"
+            elif kind == "noBreakHyphen":
+                yield "-"
+            elif kind == "hyperlink":
+                yield self._link(child, "".join(self._inline(child, boxes)))
+            elif kind in {"footnoteReference", "endnoteReference"}:
+                yield self._note(kind.removesuffix("Reference"), child.get(f"{W}id") or "")
+            elif kind == "txbxContent":
+                boxes += self._blocks(child)
+            elif kind not in _SKIPPED:
+                yield from self._inline(child, boxes)
+
+    def _level(self, properties: _Element | None) -> int:
+        if properties is None:
+            return 0
+        outline = properties.find(f"{W}outlineLvl")
+        if outline is not None and (outline.get(f"{W}val") or "9").isdigit():
+            return (int(outline.get(f"{W}val") or "9") + 1) % 10
+        return self._levels.get(value(properties, "pStyle"), 0)
+
+    def _marker(self, properties: _Element | None) -> str:
+        numbering = properties.find(f"{W}numPr") if properties is not None else None
+        if numbering is None:
+            return ""
+        depth = value(numbering, "ilvl")
+        listed = value(numbering, "numId")
+        indent = "  " * min(int(depth) if depth.isdigit() else 0, 8)
+        return "" if listed == "0" else indent + ("1. " if (listed, depth or "0") in self._numbered else "- ")
+
+    def _link(self, node: _Element, text: str) -> str:
+        target = self._links.get(node.get(f"{R}id") or "", "")
+        usable = target.startswith(("http://", "https://", "mailto:")) and text.strip()
+        return f"[{text}]({target})" if usable else text
+
+    def _note(self, kind: str, number: str) -> str:
+        self._notes.append((kind, number))
+        return f"[^{number if kind == 'footnote' else f'e{number}'}]"
+
+    def _note_lines(self, kind: str) -> Iterable[str]:
+        wanted = {number for noted, number in self._notes if noted == kind}
+        root = self._part(f"{kind}s.xml") if wanted else None
+        for note in root.iter(f"{W}{kind}") if root is not None else ():
+            number = note.get(f"{W}id") or ""
+            if number in wanted:
+                label = number if kind == "footnote" else f"e{number}"
+                yield f"[^{label}]: {' '.join(' '.join(self._blocks(note)).split())}"
+
+    def _table(self, node: _Element) -> str:
+        rows = [
+            [
+                " ".join(" ".join(self._blocks(cell)).split()).replace("|", "\\|")
+                for cell in _within(row, "tc")
+            ]
+            for row in _within(node, "tr")
+        ]
+        lines = [f"| {' | '.join(row)} |" for row in rows if any(row)]
+        if lines:
+            lines.insert(1, "|" + " --- |" * max(1, len(rows[0])))
+        return "\n".join(lines)
+
+
+def _join(blocks: Iterable[str]) -> str:
+    # Items of one list stand on consecutive lines.
+    out: list[str] = []
+    for block in blocks:
+        if block:
+            listed = re.match(r" *(?:- |1\. )", block) and out and re.match(r" *(?:- |1\. )", out[-1])
+            out += ["\n" if listed else "\n\n", block] if out else [block]
+    return "".join(out)
+
+
+def _mark(text: str, properties: _Element | None) -> str:
+    core = text.strip()
+    if properties is None or not core:
+        return text
+    for name, mark in _MARKED.items():
+        found = properties.find(f"{W}{name}")
+        if found is not None and found.get(f"{W}val") not in ("0", "false"):
+            text = text.replace(core, f"{mark}{core}{mark}", 1)
+            core = f"{mark}{core}{mark}"
+    return text
+
+
+def _within(node: _Element, kind: str) -> Iterator[_Element]:
+    # Rows of a table, cells of a row, also where something is wrapped around them; not those of tables inside.
+    for child in node:
+        if tag(child) == kind:
+            yield child
+        elif tag(child) not in _SKIPPED:
+            yield from _within(child, kind)

@@ -1,0 +1,222 @@
+"""HTML to Markdown: everything that is text, in order, with headings, lists, tables, code, quotes and links.
+
+Walks the tree without recursion, so depth costs nothing; beyond 2,048 levels libxml2 would drop the rest of the page
+without a word, which is document_bomb here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perdure.errors import Permanent
+from perdure.pipelines.extract import caps
+from perdure.pipelines.extract.archive import too_much
+from perdure.pipelines.extract.caps import bomb
+from perdure.pipelines.extract.part import clean
+
+if TYPE_CHECKING:
+    from lxml.html import HtmlElement
+
+SKIPPED = frozenset(
+    "script style template noscript head iframe object svg math-ml select textarea rp".split()
+)
+BOILERPLATE = frozenset("nav header footer aside form dialog button".split())
+_INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q rb rt ruby s samp small "
+    "span strike strong sub sup time tt u var wbr input image".split()
+)
+_MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "code": "`", "kbd": "`", "samp": "`", "tt": "`"}
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_FRAMES = frozenset("li blockquote td th table tr".split())
+_FRAMES_MAX = 24  # deeper lists and quotes keep their text and lose their indent
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+_ESCAPED = re.compile(r"^(#{1,6} )", re.M)
+
+
+def parse_html(text: str) -> HtmlElement:
+    """The page as a tree. Permanent: document_empty, document_bomb."""
+    from lxml import etree, html
+
+    data = text.encode(errors="replace")
+    if len(data) > caps.MARKUP_BYTES_MAX:
+        raise bomb(f"the page has {len(data)} bytes, at most {caps.MARKUP_BYTES_MAX} are read")
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True)
+    try:
+        root = html.document_fromstring(data, parser=parser)
+    except (etree.ParserError, etree.XMLSyntaxError) as error:
+        if too_much(str(error)):
+            raise bomb(f"the page is nested too deeply: {error}") from error
+        raise Permanent("document_empty", "there is nothing in this page") from error
+    if any(too_much(entry.message or "") for entry in parser.error_log):
+        raise bomb("the page is nested too deeply to be read whole")
+    return root
+
+
+def to_markdown(root: HtmlElement, *, without: frozenset[str] = frozenset()) -> str:
+    """The text below `root` as Markdown, leaving out the elements named in `without`."""
+    from lxml import etree
+
+    writer = _Writer()
+    skipped = SKIPPED | without
+    walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
+    for event, node in walk:
+        if event in {"comment", "pi"} or not isinstance(node.tag, str):
+            writer.write(node.tail)
+            continue
+        tag = node.tag.rpartition("}")[2].lower()
+        if event == "start" and tag in skipped:
+            walk.skip_subtree()
+        elif event == "start":
+            writer.open(tag, node)
+            writer.write(node.text)
+        else:
+            if tag not in skipped:
+                writer.close(tag, node)
+            if node is not root:
+                writer.write(node.tail)
+    return clean(writer.finish())
+
+
+class _Frame:
+    """Blocks that are gathered before they are put together: of a list item, a quote, a cell, a row, a table."""
+
+    def __init__(self, tag: str, marker: str = "") -> None:
+        self.tag = tag
+        self.marker = marker
+        self.blocks: list[str] = []
+        self.inline: list[str] = []
+        self.flushes = 0
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._frames = [_Frame("root")]
+        self._marks: list[tuple[_Frame, int, int]] = []
+        self._lists: list[int] = []  # next number of each open list, 0 for bullets
+        self._pre = 0
+
+    def write(self, text: str | None) -> None:
+        if text:
+            self._frames[-1].inline.append(text if self._pre else _SPACE.sub(" ", text))
+
+    def open(self, tag: str, node: HtmlElement) -> None:
+        frame = self._frames[-1]
+        if tag == "br":
+            frame.inline.append("\n")
+        elif tag == "img":
+            self.write(node.get("alt"))
+        elif tag in _MARKS or tag == "a":
+            self._marks.append((frame, frame.flushes, len(frame.inline)))
+        elif tag not in _INLINE:
+            self._flush()
+            if tag in {"ul", "ol"}:
+                self._lists.append(1 if tag == "ol" else 0)
+            elif tag == "pre":
+                self._pre += 1
+            elif tag in _FRAMES and len(self._frames) < _FRAMES_MAX:
+                self._frames.append(_Frame(tag, self._marker() if tag == "li" else ""))
+
+    def close(self, tag: str, node: HtmlElement) -> None:
+        if tag in _MARKS or tag == "a":
+            self._wrap(tag, node.get("href") or "")
+        elif tag in _HEADINGS:
+            self._flush(lambda text: f"{'#' * _HEADINGS[tag]} {_SPACE.sub(' ', text)}")
+        elif tag == "pre":
+            self._pre -= 1
+            self._flush(_fence)
+        elif tag not in _INLINE and tag != "br":
+            self._flush()
+            if tag in {"ul", "ol"}:
+                self._lists.pop()
+            elif tag in _FRAMES and self._frames[-1].tag == tag:
+                done = self._frames.pop()
+                if block := _assemble(done):
+                    self._frames[-1].blocks.append(block)
+
+    def finish(self) -> str:
+        while len(self._frames) > 1:
+            self._flush()
+            done = self._frames.pop()
+            self._frames[-1].blocks.append(_assemble(done))
+        self._flush()
+        return _join(self._frames[0].blocks)
+
+    def _marker(self) -> str:
+        if not self._lists or self._lists[-1] == 0:
+            return "- "
+        self._lists[-1] += 1
+        return f"{self._lists[-1] - 1}. "
+
+    def _wrap(self, tag: str, href: str) -> None:
+        frame, flushes, start = self._marks.pop()
+        if frame is not self._frames[-1] or frame.flushes != flushes or self._pre:
+            return  # a block ended within: the mark would span it
+        inner = "".join(frame.inline[start:])
+        core = inner.strip()
+        if tag == "a":
+            marked = f"[{core}]({href})" if href.startswith(("http://", "https://", "mailto:")) else core
+            if href.removeprefix("mailto:") == core:
+                marked = f"<{core}>"
+        else:
+            marked = core if _MARKS[tag] in core else f"{_MARKS[tag]}{core}{_MARKS[tag]}"
+        if core:
+            frame.inline[start:] = [inner.replace(core, marked, 1) if inner != core else marked]
+
+    def _flush(self, form: Callable[[str], str] | None = None) -> None:
+        frame = self._frames[-1]
+        frame.flushes += 1
+        text = "".join(frame.inline)
+        frame.inline.clear()
+        if form is not _fence and not self._pre:
+            text = re.sub(r" *\n *", "\n", text).strip()
+            text = re.sub(r"  +", " ", text)
+        if not text.strip():
+            return
+        if form is not None:
+            frame.blocks.append(form(text))
+        else:
+            frame.blocks.append(_ESCAPED.sub(r"\\\1", text))
+
+
+def _fence(text: str) -> str:
+    text = text.strip("\n").rstrip()
+    fence = "```" if "```" not in text else "~~~~"
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _assemble(frame: _Frame) -> str:
+    if frame.tag in {"td", "th"}:
+        text = _SPACE.sub(" ", " ".join(frame.blocks)).replace("|", "\\|")
+        return f" {text} |"
+    if frame.tag == "tr":
+        return f"|{''.join(frame.blocks)}" if frame.blocks else ""
+    text = _join(frame.blocks)
+    if frame.tag == "blockquote":
+        return "\n".join(f"> {line}".rstrip() for line in text.split("\n")) if text else ""
+    if frame.tag == "li":
+        indent = " " * len(frame.marker)
+        lines = text.split("\n")
+        return frame.marker + "\n".join(
+            [lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])]
+        )
+    return text
+
+
+def _join(blocks: list[str]) -> str:
+    # Items of a list and rows of a table stand on consecutive lines, everything else apart.
+    out: list[str] = []
+    table = False
+    for block in blocks:
+        row = block.startswith("|") and "\n" not in block
+        item = block.startswith(("- ", "1. ")) or bool(re.match(r"\d+\. ", block[:12]))
+        if out:
+            tight = (row and table) or (item and re.match(r"- |\d+\. ", out[-1][:12]) is not None)
+            out[-1] += "\n" if tight else "\n\n"
+        out.append(block)
+        if row and not table:
+            cells = max(1, len(re.findall(r"(?<!\\)\|", block)) - 1)
+            out[-1] += "\n|" + " --- |" * cells
+        table = row
+    return "".join(out)

@@ -1,0 +1,73 @@
+"""HTML: the main text of a page where most of it is something else, the whole page otherwise."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.errors import Permanent
+from perdure.pipelines.extract import caps
+from perdure.pipelines.extract.charset import decode_markup
+from perdure.pipelines.extract.markup import BOILERPLATE, parse_html, to_markdown
+from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
+
+if TYPE_CHECKING:
+    from lxml.html import HtmlElement
+
+_MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then nothing of it can be lost
+_MAIN_SHARE_MIN = 0.1  # less than this was not the main text
+_MAIN_WORDS_MIN = 30
+
+
+class PageReader:
+    """Sections from 1, cut at the main headings."""
+
+    def __init__(self, path: Path, declared: str = "") -> None:
+        if path.stat().st_size > caps.MARKUP_BYTES_MAX:
+            raise caps.bomb(f"the page has more than {caps.MARKUP_BYTES_MAX} bytes")
+        root = parse_html(decode_markup(path.read_bytes(), declared))
+        self.title = " ".join(clean(root.findtext(".//title") or "").split())
+        self.language = (
+            root.get("lang") or root.get("{http://www.w3.org/XML/1998/namespace}lang") or ""
+        ).lower()[:2]
+        text = markdown_of(root, whole_only=path.stat().st_size > caps.BOILERPLATE_BYTES_MAX)
+        if not text.strip():
+            raise Permanent("document_empty", "there is no text in this page")
+        self._sections = sections(text)
+        self.parts = range(1, len(self._sections) + 1)
+
+    def read(self, key: int) -> Part:
+        return make_part("section", key, self._sections[key - 1])
+
+    def close(self) -> None:
+        self._sections = []
+
+
+def markdown_of(root: HtmlElement, *, whole_only: bool = False) -> str:
+    """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
+    whole = to_markdown(root, without=BOILERPLATE)
+    words = count_words(whole)
+    if not words:
+        return to_markdown(root)  # a page that is all header or form
+    if whole_only or words < _MAIN_WORDS_MIN:
+        return whole
+    main = _main_text(root)
+    share = count_words(main) / words
+    return main if _MAIN_SHARE_MIN <= share < _MAIN_SHARE and count_words(main) >= _MAIN_WORDS_MIN else whole
+
+
+def _main_text(root: HtmlElement) -> str:
+    import trafilatura
+
+    try:
+        text = trafilatura.extract(
+            deepcopy(root),
+            output_format="markdown",
+            favor_recall=True,
+            include_links=True,
+            include_comments=False,
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError):
+        return ""  # its own trouble with an odd page; the whole text is at hand
+    return clean(text or "")

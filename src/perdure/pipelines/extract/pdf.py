@@ -1,0 +1,150 @@
+"""PDF, page by page, through PDFium."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import Permanent
+from perdure.pipelines.extract import caps, ocr
+from perdure.pipelines.extract.caps import bomb
+from perdure.pipelines.extract.part import Heading, Part, clean, count_words, make_part
+from perdure.pipelines.extract.pdf_scan import scan
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfDocument, PdfPage
+
+_PASSWORD = 4  # FPDF_ERR_PASSWORD
+_SECURITY = 5
+_IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
+_TITLE_CHARS_MAX = 200
+_BOOKMARKS_MAX = 20_000
+_OBJECTS_SEEN_MAX = 2_000
+_NUMBERING = re.compile(r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+\.?)*\s+)?", re.I)
+_SPACE = re.compile(r"\s+")
+_LEADING_HASH = re.compile(r"^(#{1,6} )", re.M)
+
+
+class PdfReader:
+    """Pages from 1. Bookmarks give the outline, and mark the lines they name as headings."""
+
+    def __init__(self, path: Path, *, read_pictures: bool = True, ocr_language: str = "eng") -> None:
+        self._ocr_language = ocr_language if read_pictures else ""
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            scan(data)
+        self._pdf = _open(path)
+        count = len(self._pdf)
+        if count > caps.PAGES_MAX:
+            raise bomb(f"it has {count} pages, at most {caps.PAGES_MAX} are read")
+        if count == 0:
+            raise Permanent("document_empty", "this PDF has no pages")
+        self.parts = range(1, count + 1)
+        self.language = ""
+        self._bookmarks = _bookmarks(self._pdf)
+        self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
+
+    def read(self, key: int) -> Part:
+        from pypdfium2 import PdfiumError
+
+        try:
+            page = self._pdf[key - 1]
+        except PdfiumError as error:
+            raise Permanent("document_corrupt", f"page {key} of {len(self.parts)} cannot be read") from error
+        try:
+            text = _text(page, key)
+            if text.strip():
+                return self._part(key, text)
+            return self._read_picture(key, page)
+        finally:
+            page.close()
+
+    def close(self) -> None:
+        self._pdf.close()
+
+    def _first_line(self) -> str:
+        lines = (line.strip() for line in self.read(1).text.split("\n"))
+        return next((line.lstrip("#\\ ") for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
+
+    def _part(self, key: int, text: str) -> Part:
+        text = _LEADING_HASH.sub(r"\\\1", text)
+        anchor = f"page={key}"
+        marked = self._bookmarks.get(key, [])
+        headings = [Heading(level, title, anchor) for level, title in marked]
+        if marked:
+            text = _mark_headings(text, marked)
+        return make_part("page", key, text.strip("\n"), headings=headings)
+
+    def _read_picture(self, key: int, page: PdfPage) -> Part:
+        if not _has_picture(page):
+            return self._part(key, "")
+        text = ocr.read(page, self._ocr_language) if self._ocr_language else None
+        if text is None:
+            return Part(key, f"page={key}", "", "", 0, scanned=True)
+        return self._part(key, clean(text))
+
+
+def _open(path: Path) -> PdfDocument:
+    from pypdfium2 import PdfDocument, PdfiumError
+
+    try:
+        return PdfDocument(path)
+    except PdfiumError as error:
+        if getattr(error, "err_code", None) in (_PASSWORD, _SECURITY) or "password" in str(error).lower():
+            raise Permanent("document_encrypted", "this PDF needs a password to be opened") from error
+        raise Permanent("document_corrupt", f"this PDF cannot be opened: {error}") from error
+
+
+def _text(page: PdfPage, key: int) -> str:
+    from pypdfium2 import PdfiumError
+
+    try:
+        text_page = page.get_textpage()
+    except PdfiumError as error:
+        raise Permanent("document_corrupt", f"the text of page {key} cannot be read") from error
+    try:
+        if text_page.count_chars() > caps.PAGE_CHARS_MAX:
+            raise bomb(f"page {key} has more than {caps.PAGE_CHARS_MAX} characters")
+        text: str = text_page.get_text_range()
+    finally:
+        text_page.close()
+    return clean(text.replace("\ufffe", ""))  # PDFium's sign for a hyphen at the end of a line
+
+
+def _bookmarks(pdf: PdfDocument) -> dict[int, list[tuple[int, str]]]:
+    found: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for number, bookmark in enumerate(pdf.get_toc(max_depth=6)):
+        if number == _BOOKMARKS_MAX:
+            break
+        destination = bookmark.get_dest()
+        index: Any = destination.get_index() if destination is not None else None
+        title = _SPACE.sub(" ", clean(bookmark.get_title())).strip()
+        if index is not None and title:
+            found[index + 1].append((bookmark.level + 1, title[:300]))
+    return found
+
+
+def _mark_headings(text: str, marked: list[tuple[int, str]]) -> str:
+    levels = {_bare(title): level for level, title in reversed(marked) if _bare(title)}
+    longest = 30 + max(len(title) for _, title in marked)  # with the number of a chapter
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        level = levels.pop(_bare(line), 0) if 0 < len(line) < longest else 0
+        if level:
+            lines[number] = f"\n{'#' * level} {line.strip()}\n"
+    return "\n".join(lines)
+
+
+def _bare(title: str) -> str:
+    return _SPACE.sub("", _NUMBERING.sub("", title.strip()).casefold())
+
+
+def _has_picture(page: PdfPage) -> bool:
+    for number, thing in enumerate(page.get_objects(max_depth=3)):
+        if thing.type == _IMAGE:
+            return True
+        if number == _OBJECTS_SEEN_MAX:
+            break
+    return False
