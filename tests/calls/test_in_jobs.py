@@ -94,7 +94,7 @@ def test_a_service_that_asks_for_an_hour_gets_it_for_nothing(service: Service, s
 
 
 def test_what_a_cell_saw_of_a_service_the_worker_knows(store_url: str) -> None:
-    state = DEPENDENCIES[celled.NAME]
+    state = forget(celled.NAME)
     before = state.requests
     with trial(celled.scans, store=store_url, cells=True) as app:
         id_ = app.add(text="a", pipeline=celled.scans).id
@@ -102,6 +102,90 @@ def test_what_a_cell_saw_of_a_service_the_worker_knows(store_url: str) -> None:
         assert app.attempts(id_)[0].requests == {celled.NAME: 3}
     assert state.requests - before >= 3
     assert state.failures >= 3
+
+
+def test_an_outage_that_only_cells_see_costs_nothing_either(store_url: str) -> None:
+    forget(celled.NAME)
+    with trial(celled.scans, store=store_url, cells=True, concurrency=2) as app:
+        ids = [app.add(text=str(n), pipeline=celled.scans).id for n in range(8)]
+        for _ in range(20):
+            drain(app)
+            app.clock.advance(1)
+        assert {app.status(id_).state for id_ in ids} == {"held"}
+        assert [(d.name, d.held_by) for d in app.dependencies()] == [(celled.NAME, "breaker")]
+        assert not any(a.charged for id_ in ids for a in app.attempts(id_))
+
+
+def forget(name: str) -> Dependency:
+    """A service of which this process knows nothing yet."""
+    celled.policy.dependency = DEPENDENCIES[name] = Dependency(name)
+    return DEPENDENCIES[name]
+
+
+def test_a_service_that_asks_for_years_does_not_kill(service: Service, store_url: str) -> None:
+    service.says = [HttpError(503, {"retry-after": "99999999"}), "fine"]
+    books = service.pipeline(service.policy())
+    with trial(books, store=store_url, clock=service.clock) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).done == 1
+        first, second = app.attempts(id_)
+        assert second.started_ms - first.ended_ms >= 86_400_000
+
+
+def test_a_payment_that_may_have_been_made_is_not_made_again(service: Service, store_url: str) -> None:
+    service.says = [HttpError(502), "paid"]
+    policy = service.policy().but(idempotent=False)
+    books = service.pipeline(policy)
+    with trial(books, store=store_url, clock=service.clock) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).dead == 1
+        (attempt,) = app.attempts(id_)
+        assert (attempt.error_code, attempt.requests) == ("maybe_done", {"openai": 1})
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_the_first_documents_of_an_outage_are_not_charged(
+    service: Service, store_url: str, concurrency: int
+) -> None:
+    books = service.pipeline(service.policy())
+    with trial(books, store=store_url, clock=service.clock, concurrency=concurrency) as app:
+        app.add(text="well", pipeline=books)
+        assert drain(app).done == 1
+        service.says = [HttpError(503)]
+        service.clock.advance(1)
+        ids = [app.add(text=str(n), pipeline=books).id for n in range(10)]
+        for _ in range(30):
+            drain(app)
+            service.clock.advance(1)
+        assert {app.status(id_).state for id_ in ids} == {"held"}
+        assert not any(a.charged for id_ in ids for a in app.attempts(id_))
+
+
+def test_a_brown_out_kills_nobody_and_is_over_when_it_is_over(service: Service, store_url: str) -> None:
+    """A fifth of the requests fail for a while."""
+    books = service.pipeline(service.policy())
+    with trial(books, store=store_url, clock=service.clock, concurrency=50) as app:
+        app._call(_brown_out(app, service, books))
+        documents = app.documents(limit=DOCUMENTS + 1)
+        assert Counter(d.state for d in documents) == {"done": DOCUMENTS}
+
+
+async def _brown_out(app: Trial, service: Service, books: Pipeline) -> None:
+    clock, left = app.clock, DOCUMENTS
+    failing: list[Exception | str] = [HttpError(503), "fine", "fine", "fine", "fine"]
+    async with _worker(app) as worker:
+        for second in range(700):
+            service.says = failing * 200 if 10 <= second < 40 else ["fine"]
+            coming = [{"text": f"{left - n}"} for n in range(min(left, USUAL_PER_S))]
+            left -= len(coming)
+            await app.service.add_many(coming, pipeline=books)  # type: ignore[arg-type]
+            await _round(app, worker)
+            clock.advance(1)
+            live = await app.service.store.live()
+            if second == 50:  # ten seconds after it: what comes is done at once, what was put off will be
+                assert set(live) <= {"waiting"}, live
+            if not live and not left:
+                return
 
 
 def test_an_hour_without_the_service(service: Service, store_url: str) -> None:

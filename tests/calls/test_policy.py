@@ -236,10 +236,9 @@ def test_a_key_makes_it_repeatable(way: str, world: World) -> None:
 
 
 def test_giving_up_reschedules_the_document(way: str, world: World, heard: list[CallEvent]) -> None:
-    policy, service = world.policy(), Script("fine", HttpError(503))
-    ask(way, policy, service)
+    policy, service = world.policy(), Script(HttpError(503))
 
-    with at_work() as work, pytest.raises(Rescheduled) as raised:
+    with at_work(needs=()) as work, pytest.raises(Rescheduled) as raised:
         ask(way, policy, service)
 
     assert raised.value.retry_after_s == pytest.approx(300)  # chance is one half
@@ -247,7 +246,16 @@ def test_giving_up_reschedules_the_document(way: str, world: World, heard: list[
     assert [e.happening for e in heard] == ["retry", "retry", "retry", "exhausted", "reschedule"]
 
 
-def test_a_service_nobody_heard_of_is_taken_for_away(way: str, world: World) -> None:
+def test_a_rescheduled_document_does_not_come_before_the_service_said(way: str, world: World) -> None:
+    policy = world.policy(retries=0, reschedule_s=10)
+
+    with at_work(needs=()), pytest.raises(Rescheduled) as raised:
+        ask(way, policy, Script(HttpError(503, {"retry-after": "50"})))
+
+    assert (raised.value.retry_after_s or 0) >= 50
+
+
+def test_a_declared_service_that_answers_nobody_is_taken_for_away(way: str, world: World) -> None:
     with at_work(), pytest.raises(DependencyDown) as raised:
         ask(way, world.policy(), Script(HttpError(503)))
 
@@ -479,3 +487,88 @@ def test_a_stage_that_does_not_declare_it_is_not_trusted(way: str, world: World)
         work.allowed_s = world.now_s + 60
         with pytest.raises(DependencyDown):
             ask(way, policy, Script("fine"))
+
+
+@pytest.mark.parametrize("more", [{"best_effort": True}, {"on_exhausted": lambda error: None}])
+def test_whoever_can_do_without_is_not_held(way: str, world: World, more: dict[str, Any]) -> None:
+    policy, service = world.policy(**more), Script("fine")
+    policy.dependency.held = "maintenance"
+
+    assert ask(way, policy, service) is None
+    assert service.calls == 0
+
+
+def test_a_payment_inside_another_call_is_not_made_twice(way: str, world: World) -> None:
+    outer, inner, service = (
+        world.policy("outer"),
+        world.policy("inner", idempotent=False),
+        Script(HttpError(502)),
+    )
+
+    async def nested() -> Any:
+        return await outer.acall(inner.acall, service.awaited)
+
+    with pytest.raises(HttpError):
+        outer.call(inner.call, service) if way == "plain" else asyncio.run(nested())
+    assert service.calls == 1
+
+
+def test_a_long_hint_does_not_make_a_payment_repeatable(way: str, world: World) -> None:
+    with pytest.raises(HttpError):
+        ask(way, world.policy(idempotent=False), Script(HttpError(500, {"retry-after": "120"})))
+
+
+def test_only_the_service_that_failed_is_blamed(way: str, world: World) -> None:
+    outer, inner, service = world.policy("outer"), world.policy("inner"), Script(HttpError(503))
+
+    async def nested() -> Any:
+        return await outer.acall(inner.acall, service.awaited)
+
+    with pytest.raises(HttpError):
+        outer.call(inner.call, service) if way == "plain" else asyncio.run(nested())
+    assert (outer.dependency.failures, inner.dependency.failures) == (0, 4)
+
+
+def test_a_bug_of_ours_says_nothing_about_the_service(way: str, world: World) -> None:
+    policy = world.policy()
+    policy.dependency.held = "its breaker is open"
+
+    with at_work(probe="service") as work, pytest.raises(KeyError):
+        ask(way, policy, Script(KeyError("no such page")))
+    assert work.probed is None
+
+
+def test_retries_wait_for_their_turn_but_not_past_the_deadline(way: str, world: World) -> None:
+    policy = world.policy(total_s=10, retries=3)
+    service = Script(HttpError(429, {"retry-after": "1"}), "fine")
+    policy.dependency.limiter.throttled(world.now_s)
+    policy.dependency.limiter.throttled(world.now_s, 60)
+
+    with pytest.raises(RateLimited):
+        ask(way, policy, service)
+    assert world.now_s < 1_010
+
+
+def test_a_task_that_outlives_its_call_is_on_its_own(world: World) -> None:
+    outer, inner, service = world.policy("outer"), world.policy("inner"), Script(HttpError(503), "fine")
+
+    async def background() -> Any:
+        await asyncio.sleep(0.01)
+        return await inner.acall(service.awaited)
+
+    async def start() -> asyncio.Task[Any]:
+        return asyncio.create_task(background())
+
+    async def run() -> Any:
+        return await (await outer.acall(start))
+
+    assert asyncio.run(run()) == "fine"
+    assert service.calls == 2
+
+
+def test_outside_of_jobs_a_limit_is_waited_for(way: str, world: World) -> None:
+    policy = world.policy()
+    ask(way, policy, Script(HttpError(429), "fine"))
+
+    for _ in range(4):
+        assert ask(way, policy, Script("fine")) == "fine"

@@ -6,6 +6,7 @@ All policies of one name share one dependency, whatever functions they guard: it
 from __future__ import annotations
 
 import math
+from threading import Lock
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
@@ -15,8 +16,11 @@ from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, Work
 
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
-QUIET_S = 60.0  # a service that answered within this time is not away
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
+
+
+_counting = Lock()
+recording = False  # whether operations are kept for somebody who writes them down
 
 
 @frozen
@@ -47,7 +51,7 @@ class Dependency:
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
         self.operations = self.retried = self.recovered = self.retries = self.failed = self.nested = 0
-        self.rows: list[Operation] | None = None  # None: nobody records them
+        self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
         self.dropped = 0
 
     @property
@@ -63,6 +67,11 @@ class Dependency:
         self.limiter.succeeded(now_s)
         self.breaker.succeeded(now_s)
 
+    def count(self, work: Work) -> None:
+        """A request went out for this work; its stage may make several at once, from threads."""
+        with _counting:
+            self.runs += work.count(self.name) == 1
+
     def passed(self, began_s: float, now_s: float, timing: Timing) -> None:
         """An operation came back well at once, as most do: `answered` and `ended` in one, because it is so frequent."""
         self.successes += 1
@@ -77,15 +86,10 @@ class Dependency:
             self._record(0, True, now_s - began_s, 0.0, timing)
 
     def trust(self, work: Work, now_s: float) -> None:
-        """The store let this work run well after we took the service for away: the fleet knows that it is back."""
-        away_s = max(self.held_s if self.held is not None else -math.inf, self.breaker.down_s)
-        if self.name in work.needs and work.allowed_s > away_s + WRITTEN_S:
+        """The store let this work run well after we heard that the service is held: the fleet knows that it is back."""
+        if self.name in work.needs and work.allowed_s > self.held_s + WRITTEN_S:
             self.held = None
             self.breaker.reset(now_s)
-
-    def silent(self, now_s: float) -> bool:
-        """Whether nothing has come back well for a while."""
-        return now_s - self.success_s > QUIET_S
 
     def ended(self, retries: int, success: bool, latency_s: float, added_s: float, timing: Timing) -> None:
         """An operation is over."""
@@ -100,14 +104,25 @@ class Dependency:
             self._record(retries, success, latency_s, added_s, timing)
 
     def _record(self, retries: int, success: bool, latency_s: float, added_s: float, timing: Timing) -> None:
-        if self.rows is None or len(self.rows) >= ROWS_MAX:
-            self.dropped += 1
-            return
         ms = (int(latency_s * 1000), int(added_s * 1000), int(timing.wall() * 1000))
-        self.rows.append(Operation(self.name, retries, success, *ms))
+        self.record(Operation(self.name, retries, success, *ms))
+
+    def record(self, *operations: Operation) -> None:
+        """Keep them for whoever writes them down; beyond a bound they are only counted."""
+        if self.rows is None:
+            return
+        room = max(0, ROWS_MAX - len(self.rows))
+        self.rows += operations[:room]
+        self.dropped += len(operations[room:])
 
 
 DEPENDENCIES: dict[str, Dependency] = {}
+
+
+def begin_recording() -> None:
+    """Dependencies that are made from now on keep their operations."""
+    global recording  # noqa: PLW0603
+    recording = True
 
 
 def dependency(name: str) -> Dependency:
@@ -116,34 +131,78 @@ def dependency(name: str) -> Dependency:
     return found if found is not None else DEPENDENCIES.setdefault(name, Dependency(name))
 
 
-class Home:
-    """Brings what calls in a cell learned of their dependencies to the worker, whose state outlives the cell."""
+@frozen
+class Known:
+    """What is known of a dependency, for a cell; or what a cell learned, for its worker."""
 
-    def report(self) -> list[tuple[str, int, int, int, int]] | None:
-        """Of each dependency that was asked: requests, successes, outages, throttles."""
+    name: str
+    held: str | None = None
+    open_: bool = False
+    tokens: float = 0.0
+    success_s: float = -math.inf
+    requests: int = 0
+    successes: int = 0
+    failures: int = 0
+    throttled: int = 0
+    rows: tuple[Operation, ...] = ()
+
+
+class Home:
+    """A worker's state goes with a stage into its cell, and what the calls there learned comes home."""
+
+    def pack(self) -> list[Known]:
+        """All that has a name here."""
+        return [
+            Known(d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.success_s)
+            for d in DEPENDENCIES.values()
+        ]
+
+    def unpack(self, packed: list[Known]) -> None:
+        """A cell begins with what its worker knew; it records its operations for the worker."""
+        begin_recording()
+        now_s = TIMING.clock()
+        for known in packed:
+            state = dependency(known.name)
+            state.held, state.success_s, state.rows = known.held, known.success_s, []
+            state.budget.tokens = known.tokens
+            if known.open_:
+                state.breaker.trip(now_s)
+
+    def away(self, name: str) -> bool:
+        """Whether the breaker is open."""
+        return name in DEPENDENCIES and DEPENDENCIES[name].breaker.state == "open"
+
+    def report(self) -> list[Known] | None:
+        """Of each dependency that was asked."""
         told = [
-            (d.name, d.requests, d.successes, d.failures, d.throttled)
+            Known(
+                d.name, requests=d.requests, successes=d.successes, failures=d.failures, throttled=d.throttled,
+                tokens=d.budget.tokens, rows=tuple(d.rows or ()),
+            )
             for d in DEPENDENCIES.values()
             if d.requests
-        ]
+        ]  # fmt: skip
         return told or None
 
-    def learn(self, report: list[tuple[str, int, int, int, int]]) -> None:
+    def learn(self, report: list[Known]) -> None:
         """As if the calls had been made here, just now."""
         now_s = TIMING.clock()
-        for name, requests, successes, failures, throttled in report:
-            state = dependency(name)
-            state.requests += requests
+        for told in report:
+            state = dependency(told.name)
+            state.requests += told.requests
             state.runs += 1
-            state.failures += failures
-            state.throttled += throttled
-            for _ in range(failures):
+            state.failures += told.failures
+            state.throttled += told.throttled
+            for _ in range(told.successes):
+                state.answered(now_s)
+            for _ in range(told.failures):
                 state.breaker.failed(now_s)
                 state.limiter.failed(now_s)
-            for _ in range(throttled):
+            for _ in range(told.throttled):
                 state.limiter.throttled(now_s)
-            for _ in range(successes):
-                state.answered(now_s)
+            state.budget.tokens = min(state.budget.tokens, told.tokens)
+            for row in told.rows:
+                state.record(row)
 
 
 MESSENGERS["calls"] = Home()

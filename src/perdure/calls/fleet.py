@@ -8,11 +8,11 @@ worker; calls outside a worker know only what they saw themselves.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-from perdure.calls.dependency import DEPENDENCIES, Dependency
+from perdure.calls.dependency import DEPENDENCIES, Dependency, begin_recording
 from perdure.calls.timing import TIMING, Timing
 from perdure.errors import PerdureError
 from perdure.store.operations import Report
@@ -20,18 +20,19 @@ from perdure.store.records import Shared
 from perdure.store.sql_store import SqlStore
 
 EVERY_S = 1.0
+_log = logging.getLogger("perdure.calls")
 
 
 @dataclass(slots=True)
 class Told:
     """What was reported of a dependency so far."""
 
-    requests: int
-    successes: int
-    failures: int
-    throttled: int
-    runs: int
-    tokens: float
+    requests: int = 0
+    successes: int = 0
+    failures: int = 0
+    throttled: int = 0
+    runs: int = 0
+    tokens: float = 0.0
 
 
 class Fleet:
@@ -48,56 +49,72 @@ class Fleet:
         self.timing = timing
         self.worker = worker
         self.dependencies = dependencies
-        self._told: dict[str, Told] = {}
+        self._told = {name: told(known) for name, known in dependencies.items()}
 
     async def run(self) -> None:
         """Until cancelled; a store that is away is asked again a second later."""
+        self.record()
         try:
             while True:
                 await asyncio.sleep(EVERY_S)
                 await self.exchange()
         finally:
-            with suppress(PerdureError):
-                await self.exchange()
+            await self.exchange()
+
+    def record(self) -> None:
+        """Keep operations from now on, to be written down."""
+        begin_recording()
+        for dependency in self.dependencies.values():
+            dependency.rows = [] if dependency.rows is None else dependency.rows
 
     async def exchange(self) -> None:
-        """Tell and learn, once."""
+        """Tell and learn, once. Whatever goes wrong with one dependency, the others are seen to."""
         for dependency in list(self.dependencies.values()):
-            with suppress(PerdureError):
+            try:
                 await self._record(dependency)
-                report, told = self._report(dependency)
-                if report is not None:
-                    shared = await self.store.exchange(dependency.name, report)
-                    self._told[dependency.name] = told
-                    learn(dependency, shared, self.timing.clock())
-                    told.tokens = dependency.budget.tokens
+                await self._share(dependency)
+            except PerdureError:
+                continue  # the store is away
+            except Exception:
+                _log.exception("sharing what is known of %s failed", dependency.name)
+
+    async def _share(self, d: Dependency) -> None:
+        before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
+        if now == before and not d.troubled:
+            return  # nothing happened and nothing is amiss
+        net = now.tokens - before.tokens
+        report = Report(
+            self.worker, now.requests - before.requests, now.successes - before.successes,
+            now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
+            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs,
+        )  # fmt: skip
+        shared = await self.store.exchange(d.name, report)
+        learn(d, shared, now.tokens, self.timing.clock())
+        now.tokens = shared.tokens
+        self._told[d.name] = now
 
     async def _record(self, dependency: Dependency) -> None:
         rows, dependency.rows = dependency.rows, []
-        if rows:
+        if not rows:
+            return
+        try:
             await self.store.record_calls(
                 [
                     (r.api_name, r.retry_count, r.success, r.latency_ms, r.timestamp_ms, r.added_ms)
                     for r in rows
                 ]
             )
-
-    def _report(self, d: Dependency) -> tuple[Report | None, Told]:
-        """What is new since the last time; None where nothing happened and nothing is amiss."""
-        before = self._told.get(d.name) or Told(0, 0, 0, 0, 0, d.budget.reserve)
-        now = Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens)
-        if now == before and not d.troubled:
-            return None, now
-        net = now.tokens - before.tokens
-        report = Report(
-            self.worker, now.requests - before.requests, now.successes - before.successes,
-            now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
-            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=(now.runs - before.runs) or None,
-        )  # fmt: skip
-        return report, now
+        except PerdureError:
+            dependency.record(*rows)
+            raise
 
 
-def learn(dependency: Dependency, shared: Shared, now_s: float) -> None:
+def told(d: Dependency) -> Told:
+    """All that happened so far."""
+    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens)
+
+
+def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: float) -> None:
     """Take over what the fleet knows: a hold, and what each worker has of tokens and rate."""
     if shared.down:
         if dependency.held is None:
@@ -106,6 +123,8 @@ def learn(dependency: Dependency, shared: Shared, now_s: float) -> None:
     elif dependency.held is not None:
         dependency.held = None
         dependency.breaker.reset(now_s)
-    dependency.budget.tokens = min(dependency.budget.reserve, shared.tokens)
+    budget = dependency.budget
+    since = budget.tokens - tokens_told  # while the store was asked
+    budget.tokens = max(0.0, min(budget.reserve, shared.tokens + since))
     if shared.rate is not None:
         dependency.limiter.adopt(now_s, shared.rate)

@@ -54,12 +54,13 @@ class Limiter:
         self._good = self._bad = 0  # what came back in this epoch
         self._demand = 0.0  # requests per second before the limit began
 
-    def ask(self, now_s: float) -> float:
-        """Seconds to wait before sending; up to `max_wait_s` the turn is reserved, beyond nothing is: shed the call."""
+    def ask(self, now_s: float, longest_s: float | None = None) -> float:
+        """Seconds to wait before sending. Up to `longest_s`, which is `max_wait_s` unless something cannot be put off,
+        the turn is reserved; beyond nothing is: shed the call."""
         if self.rate is None:
             return 0.0
         with self._lock:
-            return self._turn(now_s)
+            return self._turn(now_s, self.max_wait_s if longest_s is None else longest_s)
 
     def succeeded(self, now_s: float) -> None:
         """A request was answered. Tell every answer, also while there is no limit: they are the usual demand."""
@@ -100,13 +101,13 @@ class Limiter:
                 self._next_s = max(self._next_s, now_s)
                 self._changed(now_s)
 
-    def _turn(self, now_s: float) -> float:
+    def _turn(self, now_s: float, longest_s: float) -> float:
         if now_s - max(self._changed_s, self._next_s) > FORGET_S:
             self.rate = None
         if self.rate is None:
             return 0.0
         wait_s = max(0.0, self._next_s - now_s)
-        if wait_s <= self.max_wait_s:
+        if wait_s <= longest_s:
             self._next_s = now_s + wait_s + 1 / self.rate
         return wait_s
 

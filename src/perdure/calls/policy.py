@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -23,13 +22,14 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 
 from perdure.calls.binding import bind
 from perdure.calls.classify import classify
-from perdure.calls.dependency import Dependency, dependency
+from perdure.calls.dependency import DEPENDENCIES, Dependency
+from perdure.calls.dependency import dependency as known
 from perdure.calls.jitter import FullJitter
 from perdure.calls.run import Inside, Instead, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
 from perdure.calls.verdict import Verdict
-from perdure.core.scope import WORK
+from perdure.core.scope import WORK, Work
 from perdure.errors import SettingInvalid
 
 P = ParamSpec("P")
@@ -92,14 +92,18 @@ class Policy:
         self.on_exhausted = on_exhausted
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
-        self.dependency = dependency or _shared(name)
+        self.dependency = dependency or known(name)
+        DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
         self.timing = timing
         self._check()
 
     def _check(self) -> None:
-        if self.retries < 0:
+        if type(self.retries) is not int or self.retries < 0:
             raise SettingInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
-        times = {"total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s}
+        times = {
+            "total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s,
+            "hint_cap_s": self.hint_cap_s,
+        }  # fmt: skip
         for word, value in times.items():
             if value is not None and not value > 0:
                 raise SettingInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
@@ -152,23 +156,27 @@ class Policy:
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
         """Call a plain function."""
-        outer = SCOPE.get()
-        state, clock = self.dependency, self.timing.clock
+        state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
-        deadline_s = None if outer is None and self.total_s is None else self._deadline(outer, began_s)
-        run: Run | None = None if outer is None else Inside(self, outer, began_s, deadline_s)
+        run, deadline_s = self._begin(work, began_s)
         while True:
+            wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
-                run = run or Run(self, began_s, deadline_s)
-                if (wait_s := run.admit(clock())) > 0:
-                    self.timing.sleep(wait_s)
-            scope = Scope(self.operation, deadline_s)
+                run = run or Run(self, work, began_s, deadline_s)
+                admitted = run.admit(clock())
+                if isinstance(admitted, Instead):
+                    return cast(T, admitted.value)
+                wait_s = admitted
+            scope, sent = Scope(self.operation, self._until(deadline_s)), False
             token = SCOPE.set(scope)
             try:
+                if wait_s > 0:
+                    self.timing.sleep(wait_s)
+                sent = True
                 result = fn(*args, **kwargs)
             except Exception as error:
-                run = run or Run(self, began_s, deadline_s)
-                decided = run.failed(error, clock())
+                run = run or Run(self, work, began_s, deadline_s)
+                decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
                 if isinstance(decided, Instead):
@@ -179,6 +187,8 @@ class Policy:
                 raise
             else:
                 if type(result) in _UNFINISHED:
+                    if run is not None:
+                        run.left(clock())
                     raise _unfinished(result)
                 if run is None:
                     state.passed(began_s, clock(), self.timing)
@@ -187,31 +197,36 @@ class Policy:
                 return result
             finally:
                 SCOPE.reset(token)
-                if not scope.nested:  # or a policy inside has counted it
+                scope.over = True
+                if sent and not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
-                    if (work := WORK.get()) is not None:
-                        state.runs += work.count(self.name) == 1
+                    if work is not None:
+                        state.count(work)
             self.timing.sleep(decided)
 
     async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
         """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
-        outer = SCOPE.get()
-        state, clock = self.dependency, self.timing.clock
+        state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
-        deadline_s = None if outer is None and self.total_s is None else self._deadline(outer, began_s)
-        run: Run | None = None if outer is None else Inside(self, outer, began_s, deadline_s)
+        run, deadline_s = self._begin(work, began_s)
         while True:
+            wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
-                run = run or Run(self, began_s, deadline_s)
-                if (wait_s := run.admit(clock())) > 0:
-                    await self.timing.asleep(wait_s)
-            scope = Scope(self.operation, deadline_s)
+                run = run or Run(self, work, began_s, deadline_s)
+                admitted = run.admit(clock())
+                if isinstance(admitted, Instead):
+                    return cast(T, admitted.value)
+                wait_s = admitted
+            scope, sent = Scope(self.operation, self._until(deadline_s)), False
             token = SCOPE.set(scope)
             try:
-                result = await self._in_time(fn(*args, **kwargs), deadline_s)
+                if wait_s > 0:
+                    await self.timing.asleep(wait_s)
+                sent = True
+                result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
             except Exception as error:
-                run = run or Run(self, began_s, deadline_s)
-                decided = run.failed(error, clock())
+                run = run or Run(self, work, began_s, deadline_s)
+                decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
                 if isinstance(decided, Instead):
@@ -228,35 +243,41 @@ class Policy:
                 return result
             finally:
                 SCOPE.reset(token)
-                if not scope.nested:  # or a policy inside has counted it
+                scope.over = True
+                if sent and not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
-                    if (work := WORK.get()) is not None:
-                        state.runs += work.count(self.name) == 1
+                    if work is not None:
+                        state.count(work)
             await self.timing.asleep(decided)
 
-    def _deadline(self, outer: Scope | None, now_s: float) -> float | None:
-        """The earlier of our own and that of the call around us."""
-        inherited = None if outer is None else outer.deadline_s
-        if self.total_s is None:
-            return inherited
-        own = now_s + self.total_s
-        return own if inherited is None else min(own, inherited)
+    def _begin(self, work: Work | None, now_s: float) -> tuple[Run | None, float | None]:
+        """Inside another call, a run that belongs to it; and the earliest deadline: the stage's, that of the call
+        around us, our own."""
+        outer = SCOPE.get()
+        if outer is not None and outer.over:  # we were started there, but go on without it
+            outer = None
+        if outer is None and self.total_s is None and (work is None or work.deadline_s is None):
+            return None, None
+        own_s = None if self.total_s is None else now_s + self.total_s
+        theirs_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
+        deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)
+        return None if outer is None else Inside(self, outer, work, now_s, deadline_s), deadline_s
 
-    def _in_time(self, attempt: Awaitable[T], deadline_s: float | None) -> Awaitable[T]:
+    def _until(self, deadline_s: float | None) -> float | None:
+        """When the next attempt must be over."""
+        if self.attempt_s is None:
+            return deadline_s
+        until_s = self.timing.clock() + self.attempt_s
+        return until_s if deadline_s is None else min(until_s, deadline_s)
+
+    def _in_time(self, attempt: Awaitable[T], until_s: float | None) -> Awaitable[T]:
         """The attempt, cut off when its time is over."""
-        if deadline_s is None and self.attempt_s is None:
-            return attempt
-        left_s = math.inf if deadline_s is None else max(0.0, deadline_s - self.timing.clock())
-        return _cut(attempt, min(left_s, self.attempt_s or math.inf))
+        return attempt if until_s is None else _cut(attempt, max(0.0, until_s - self.timing.clock()))
 
 
 async def _cut(attempt: Awaitable[T], after_s: float) -> T:
     async with asyncio.timeout(after_s):
         return await attempt
-
-
-def _shared(name: str) -> Dependency:
-    return dependency(name)
 
 
 def _operation(name: str, fn: Callable[..., Any]) -> str:

@@ -11,8 +11,8 @@ from perdure.calls import events
 from perdure.calls.breaker import Ticket
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
-from perdure.core.scope import WORK
-from perdure.errors import DependencyDown, PerdureError, RateLimited, Rescheduled, RetryLater
+from perdure.core.scope import Work
+from perdure.errors import DependencyDown, PerdureError, Permanent, RateLimited, Rescheduled, RetryLater
 
 if TYPE_CHECKING:
     from perdure.calls.events import Happening
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SPREAD = 0.1  # of a wait that the service asked for, so that not everybody comes back at once
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
+PATIENCE_S = 30.0  # of what cannot be put off: retries, and calls outside of jobs
+LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
 
 class Instead:
@@ -35,44 +37,60 @@ class Instead:
 class Run:
     """The requests of one operation, the waits between them, and what they cost."""
 
-    def __init__(self, policy: Policy, began_s: float, deadline_s: float | None) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, work: Work | None, began_s: float, deadline_s: float | None) -> None:
+        self.policy, self.work = policy, work
         self.operation = policy.operation
-        self.began_s = began_s
+        self.began_s = self.sent_s = began_s  # the whole; the last request
         self.deadline_s = deadline_s
         self.tries = 0
-        self.waited_s = 0.0
         self.ticket: Ticket | None = None
-        work = WORK.get()
-        self.work = work
         self.probe = work is not None and work.probe == policy.name
 
     # --- before a request ------------------------------------------------------------------------
 
-    def admit(self, now_s: float) -> float:
-        """Seconds to wait before the next request; DependencyDown or RateLimited where none may go out."""
-        state = self.policy.dependency
-        if not self.probe:
-            if self.work is not None and (state.held is not None or state.breaker.troubled):
+    def admit(self, now_s: float) -> float | Instead:
+        """Seconds to wait before the next request, or an answer instead of it.
+
+        DependencyDown or RateLimited where none may go out.
+        """
+        state, wait_s = self.policy.dependency, 0.0
+        if not self.probe and (state.held is not None or state.breaker.troubled):
+            if self.work is not None and state.held is not None:
                 state.trust(self.work, now_s)
             if state.held is not None:
-                raise self._down(state.held, heard=True)
-            if state.breaker.troubled:
-                self.ticket = state.breaker.admit(now_s)
-                if self.ticket is None:
-                    raise self._down("its breaker is open")
-        wait_s = state.limiter.ask(now_s) if state.limiter.rate is not None else 0.0
-        if wait_s > state.limiter.max_wait_s and self.tries == 0:  # what has begun may finish
-            self._leave(now_s)
-            self._publish("shed", "limiter", delay_s=wait_s)
-            message = f"{self.policy.name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
-            raise RateLimited(message, delay_s=wait_s, ours=True)
+                return self._refused(self._down(state.held, heard=True))
+            self.ticket = state.breaker.admit(now_s)
+            if self.ticket is None:
+                return self._refused(self._down("its breaker is open"))
+        if state.limiter.rate is not None:
+            longest_s = state.limiter.max_wait_s if self.work is not None and self.tries == 0 else PATIENCE_S
+            if self.deadline_s is not None:
+                longest_s = min(longest_s, self.deadline_s - now_s)
+            wait_s = state.limiter.ask(now_s, longest_s)
+            if wait_s > longest_s:
+                self._leave(now_s)
+                return self._refused(self._shed(wait_s))
+        self.sent_s = now_s + wait_s
         return wait_s
+
+    def _shed(self, wait_s: float) -> RateLimited:
+        self._publish("shed", "limiter", delay_s=wait_s)
+        message = f"{self.policy.name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
+        return RateLimited(message, delay_s=wait_s, ours=True)
 
     def _down(self, why: str, heard: bool = False) -> DependencyDown:
         self._publish("held", why)
         message = f"{self.policy.name} is down: {why}"
         return DependencyDown(self.policy.name, message, confirmed=True, heard=heard)
+
+    def _refused(self, error: PerdureError) -> Instead:
+        """No request goes out: whoever can do without it does, for everybody else the error tells why."""
+        if self.policy.best_effort:
+            self._publish("best_effort", str(error))
+            return Instead(None)
+        if callable(self.policy.on_exhausted):
+            return Instead(self.policy.on_exhausted(error))
+        raise error
 
     # --- after a request -------------------------------------------------------------------------
 
@@ -80,9 +98,9 @@ class Run:
         """It came back well."""
         state = self.policy.dependency
         state.answered(now_s)
-        if self.ticket is not None:
-            state.breaker.succeeded(now_s, probe=self.ticket.probe)
-            self.ticket = None
+        if self.ticket is not None and self.ticket.probe:
+            state.breaker.succeeded(now_s, probe=True)
+        self.ticket = None
         if self.probe and self.work is not None:
             state.breaker.reset(now_s)
             self.work.probed = True
@@ -92,54 +110,54 @@ class Run:
         """It was cancelled: that says nothing about the service."""
         self._leave(now_s)
 
-    def failed(self, error: Exception, now_s: float) -> float | Instead | None:
+    def failed(self, error: Exception, now_s: float, scope: Scope) -> float | Instead | None:
         """Seconds to wait before the next request, an answer instead, or None: raise what was raised.
 
         Raises what tells the job layer more than the error itself does.
         """
         verdict = self.policy.classify(error)
         self.tries += 1
-        self._tell(verdict, now_s)
-        stop, wait_s = self._next(verdict, now_s)
+        if not scope.nested:  # or it was another service that failed
+            self._tell(verdict, now_s)
+        stop, wait_s = self._next(verdict, now_s, scope)
         if stop is None:
             self._publish("retry", verdict.reason, wait_s, verdict, error)
-            self.waited_s += wait_s
             return wait_s
+        self._leave(now_s)
         self._ended(now_s, success=False)
-        return self._end(stop, wait_s, verdict, error)
+        return self._end(stop, wait_s, verdict, error, now_s)
 
     def _tell(self, verdict: Verdict, now_s: float) -> None:
         """Let the dependency's state learn from it; what is our own fault teaches it nothing."""
         state = self.policy.dependency
+        probing = self.ticket is not None and self.ticket.probe
+        there = verdict.kind == "rate_limited" or (verdict.status is not None and not verdict.outage)
         if verdict.outage:
             state.failures += 1
-            state.breaker.failed(now_s, probe=self.ticket is not None and self.ticket.probe)
+            state.breaker.failed(now_s, probe=probing)
             state.limiter.failed(now_s)
             self.ticket = None
-        else:
-            if self.ticket is not None and self.ticket.probe and verdict.status is not None:
-                state.breaker.succeeded(now_s, probe=True)  # whatever it said, it is there
-                self.ticket = None
-            self._leave(now_s)
-            if verdict.kind == "rate_limited":
-                state.throttled += 1
-                state.limiter.throttled(now_s, verdict.hint_s)
-        if self.probe and self.work is not None and verdict.kind != "unknown":
-            self.work.probed = not verdict.outage
+        elif probing and there:  # whatever it said, it answers
+            state.breaker.succeeded(now_s, probe=True)
+            self.ticket = None
+        if verdict.kind == "rate_limited":
+            state.throttled += 1
+            state.limiter.throttled(now_s, verdict.hint_s)
+        if self.probe and self.work is not None and (verdict.outage or there):
+            self.work.probed = there
 
-    def _next(self, verdict: Verdict, now_s: float) -> tuple[str | None, float]:
+    def _next(self, verdict: Verdict, now_s: float, scope: Scope) -> tuple[str | None, float]:
         """Why there is no further request (None: there is one), and the wait before it."""
         policy, state = self.policy, self.policy.dependency
         if not verdict.again:
             return verdict.kind, 0.0
-        wait_s = policy.backoff.delay_s(self.tries - 1, policy.timing.rand)
-        if verdict.hint_s is not None:
-            spread_s = min(SPREAD_S_MAX, SPREAD * verdict.hint_s) * policy.timing.rand()
-            wait_s = max(wait_s, verdict.hint_s + spread_s)
-            if verdict.hint_s > policy.hint_cap_s or self._late(now_s + verdict.hint_s):
-                return "hint", wait_s
-        if verdict.processed and not policy.idempotent and policy.key is None:
+        if scope.final or (verdict.processed and not policy.idempotent and policy.key is None):
             return "not_idempotent", 0.0
+        wait_s = policy.backoff.delay_s(self.tries - 1, policy.timing.rand)
+        if (hint_s := verdict.hint_s) is not None:
+            if hint_s > policy.hint_cap_s or self._late(now_s + hint_s):
+                return "hint", self._spread(hint_s, now_s)
+            wait_s = max(wait_s, self._spread(hint_s, now_s))
         if self.probe:
             return "probe", 0.0
         if self.tries > policy.retries:
@@ -152,46 +170,63 @@ class Run:
             return "budget", 0.0
         return None, wait_s
 
+    def _spread(self, hint_s: float, now_s: float) -> float:
+        """What the service asked for and a little more, so that not everybody comes at once."""
+        spread_s = min(SPREAD_S_MAX, SPREAD * hint_s) * self.policy.timing.rand()
+        if self.deadline_s is not None and not self._late(now_s + hint_s):
+            spread_s = min(spread_s, self.deadline_s - now_s - hint_s)
+        return hint_s + spread_s
+
     def _late(self, then_s: float) -> bool:
         return self.deadline_s is not None and then_s > self.deadline_s
 
     # --- endings ---------------------------------------------------------------------------------
 
-    def _end(self, stop: str, wait_s: float, verdict: Verdict, error: Exception) -> Instead | None:
+    def _end(
+        self, stop: str, wait_s: float, verdict: Verdict, error: Exception, now_s: float
+    ) -> Instead | None:
         policy = self.policy
+        took_s = now_s - self.began_s
         _note(
-            error,
-            f"perdure: {self.operation} gave up after {self.tries} requests in {self.waited_s:.1f} s: {stop}",
+            error, f"perdure: {self.operation} gave up after {self.tries} requests in {took_s:.1f} s: {stop}"
         )
         if policy.best_effort:
             self._publish("best_effort", stop, None, verdict, error)
             return Instead(None)
         if not verdict.again or stop == "not_idempotent":
-            self._publish("fast_fail", verdict.reason if not verdict.again else stop, None, verdict, error)
+            self._publish("fast_fail", stop if verdict.again else verdict.reason, None, verdict, error)
+            if verdict.again and self.work is not None:
+                raise Permanent("maybe_done", _maybe_done(self.operation, verdict)) from error
             return None
+        if callable(policy.on_exhausted):
+            self._publish("exhausted", stop, None, verdict, error)
+            return Instead(policy.on_exhausted(error))
         if stop == "hint":
             self._publish("reschedule", stop, wait_s, verdict, error)
             raise _later(policy.name, wait_s, verdict) from error
         if stop == "probe" or (stop == "breaker" and self.work is not None):
             raise self._down(verdict.reason) from error
         self._publish("exhausted", stop, None, verdict, error)
-        if callable(policy.on_exhausted):
-            return Instead(policy.on_exhausted(error))
         if self.work is not None and policy.on_exhausted == "reschedule":
-            raise self._rescheduled(stop, verdict, error) from error
+            raise self._rescheduled(stop, self.work, verdict, error, now_s) from error
         return None
 
-    def _rescheduled(self, stop: str, verdict: Verdict, error: Exception) -> PerdureError:
-        """The document is put off; where nothing was heard of the service for a while it is taken for away."""
+    def _rescheduled(
+        self, stop: str, work: Work, verdict: Verdict, error: Exception, now_s: float
+    ) -> PerdureError:
+        """The document is put off. A declared service that answered nobody since we began is taken for away, which
+        costs the document nothing."""
         policy = self.policy
-        if verdict.outage and policy.dependency.silent(policy.timing.clock()):
+        if verdict.outage and policy.name in work.needs and policy.dependency.success_s < self.began_s:
             return DependencyDown(policy.name, f"{policy.name} does not answer: {verdict.reason}")
         delay_s = policy.reschedule_s * (0.5 + policy.timing.rand())
+        if verdict.hint_s is not None:
+            delay_s = max(delay_s, self._spread(verdict.hint_s, now_s))
         self._publish("reschedule", stop, delay_s, verdict, error)
         message = (
             f"{self.operation} failed {self.tries} times ({verdict.reason}); rescheduled in {delay_s:.0f} s"
         )
-        return Rescheduled(message, retry_after_s=delay_s)
+        return Rescheduled(message, retry_after_s=min(delay_s, LATER_S_MAX))
 
     def _leave(self, now_s: float) -> None:
         if self.ticket is not None:
@@ -200,7 +235,7 @@ class Run:
 
     def _ended(self, now_s: float, success: bool) -> None:
         retries = self.tries if success else max(0, self.tries - 1)
-        added_s = self.waited_s if retries else 0.0
+        added_s = self.sent_s - self.began_s if retries else 0.0
         self.policy.dependency.ended(retries, success, now_s - self.began_s, added_s, self.policy.timing)
 
     def _publish(
@@ -224,23 +259,46 @@ class Run:
 class Inside(Run):
     """A call inside another policy's call, which owns the retries: it runs once, and the real request is its own."""
 
-    def __init__(self, policy: Policy, outer: Scope, began_s: float, deadline_s: float | None) -> None:
-        super().__init__(policy, began_s, deadline_s)
+    def __init__(
+        self, policy: Policy, outer: Scope, work: Work | None, began_s: float, deadline_s: float | None
+    ) -> None:
+        super().__init__(policy, work, began_s, deadline_s)
+        self.outer = outer
         outer.nested = True
         if not policy.dependency.nested:
             self._publish("nested", f"inside {outer.operation}, which owns the retries")
         policy.dependency.nested += 1
 
-    def failed(self, error: Exception, now_s: float) -> None:
-        """Raise what was raised; whoever is outside decides. The state learns from it all the same."""
+    def failed(self, error: Exception, now_s: float, scope: Scope) -> Instead | None:
+        """Whoever is outside decides, unless we can do without, or must not be repeated."""
+        policy, verdict = self.policy, self.policy.classify(error)
         self.tries += 1
-        self._tell(self.policy.classify(error), now_s)
+        if not scope.nested:
+            self._tell(verdict, now_s)
+        self._leave(now_s)
+        self._ended(now_s, success=False)
+        if policy.best_effort:
+            self._publish("best_effort", verdict.reason, None, verdict, error)
+            return Instead(None)
+        if verdict.again and callable(policy.on_exhausted):
+            return Instead(policy.on_exhausted(error))
+        self.outer.final |= scope.final or (
+            verdict.processed and not policy.idempotent and policy.key is None and verdict.again
+        )
+        return None
 
 
 def _later(name: str, wait_s: float, verdict: Verdict) -> RetryLater:
     message = f"{name} asked to wait {wait_s:.0f} s ({verdict.reason})"
     kind = RateLimited if verdict.kind == "rate_limited" else RetryLater
-    return kind(message, delay_s=wait_s)
+    return kind(message, delay_s=min(wait_s, LATER_S_MAX))
+
+
+def _maybe_done(operation: str, verdict: Verdict) -> str:
+    return (
+        f"{operation} failed ({verdict.reason}) and may have been carried out all the same; it is not repeated. Find "
+        "out, then requeue the document, or give the call a key that the service knows"
+    )
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -295,7 +295,7 @@ def _raised(
         case DependencyDown(confirmed=confirmed) if lane_down or confirmed:
             return Hold(str(error), failure, job.suspect)
         case DependencyDown():
-            return _dependency_doubtful(job, failure, policy, rand)
+            return _dependency_doubtful(job, failure, rand)
         case StoreBusy() | StoreUnavailable():
             delay_ms = hold_delay_ms(job.postpones)
             return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))
@@ -323,13 +323,11 @@ def _raised(
             return _charged(job, failure, policy, None, rand)
 
 
-def _dependency_doubtful(job: Job, failure: Failure, policy: Policy, rand: Callable[[], float]) -> Outcome:
+def _dependency_doubtful(job: Job, failure: Failure, rand: Callable[[], float]) -> Outcome:
     """A stage calls its dependency down but the shared state does not agree (yet): tried again in minutes, and the
-    last attempt is given back rather than used up, because an outage must not kill."""
+    attempt is given back, because an outage must not cost anything."""
     delay_ms = int(RESCHEDULE_MS * (0.5 + rand() / 2))
-    if job.attempts >= min(policy.attempts, job.attempts_max):
-        return _given_back(job, Later(delay_ms, failure.message, failure, job.suspect))
-    return _charged(job, failure, policy, delay_ms, rand)
+    return _given_back(job, Later(delay_ms, failure.message, failure, job.suspect))
 
 
 def _charged(

@@ -25,6 +25,7 @@ class Work:
     probe: str | None = None
     requests: dict[str, int] = field(default_factory=dict)  # of the whole claim so far
     probed: bool | None = None
+    deadline_s: float | None = None  # monotonic: its calls must be over by then
     allowed_s: float = 0.0  # monotonic: when the store last said that what it needs is up
 
     def count(self, dependency: str) -> int:
@@ -34,7 +35,16 @@ class Work:
 
 
 class Messenger(Protocol):
-    """Brings what a part of the program learned in a cell, which ends with its stage, home to the worker."""
+    """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
+
+    def pack(self) -> object:
+        """In the worker: what a cell should know, picklable."""
+
+    def unpack(self, packed: Any) -> None:
+        """In the cell: what the worker knew."""
+
+    def away(self, dependency: str) -> bool:
+        """In the worker: whether it knows that this service is away."""
 
     def report(self) -> object:
         """In the cell: what there is to tell, picklable; None for nothing."""

@@ -168,6 +168,7 @@ class Execution:
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
+            {name: messenger.pack() for name, messenger in MESSENGERS.items()},
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
         answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)

@@ -36,7 +36,7 @@ from perdure.core.outcome import (
     outcome,
     telling,
 )
-from perdure.core.scope import Work
+from perdure.core.scope import MESSENGERS, Work
 from perdure.engine import saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution
@@ -53,6 +53,7 @@ from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
+CALLS_SHARE = 0.95  # of a stage's time is for calls to services
 LOOK_AGAIN_MS = 100  # what is down may have come back after this time
 
 
@@ -97,10 +98,11 @@ class Journey:
     def begins(self, stage: AnyStage, looked_ms: int) -> Work:
         """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""
         job = self.job
-        claimed = stage.lane == job.lane  # a claim takes nothing from a lane that is down
+        # a claim takes nothing from a lane that is down
+        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == job.lane else looked_ms
         self.work = Work(
             job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
-            self.requests, allowed_s=(max(self.asked_ms, looked_ms) if claimed else looked_ms) / 1000,
+            self.requests, deadline_s=_calls_until_s(stage), allowed_s=allowed_ms / 1000,
         )  # fmt: skip
         return self.work
 
@@ -322,6 +324,9 @@ class Runner:
         match error:
             case CellCrashed():
                 return Crashed(journey.stage, error.reason, str(error), policy)
+            case CellOverdue() if journey.probe is not None:  # it waited for what is still away
+                await self._probed(journey, saved=False, down=journey.probe)
+                return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
                 return Overdue(journey.stage, str(error.code), str(error), policy)
             case NurseryLost():
@@ -358,6 +363,8 @@ class Runner:
     async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
         """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
         needs = {*(stage.needs if stage is not None else ()), error.name}
+        # a cell ends before it has seen enough; its worker has seen what all of them did
+        error.confirmed = error.confirmed or any(m.away(error.name) for m in MESSENGERS.values())
         journey.lane = lane_of(needs)
         async with self._holding:  # hundreds may find out at the same time
             if error.confirmed and not error.heard and error.name not in self.down:
@@ -378,6 +385,11 @@ class Runner:
         duration_ms = monotonic_ms() - journey.started_ms
         collection = journey.document.collection
         publish_end(self.events, journey.job, ending, journey.stage, duration_ms, collection)
+
+
+def _calls_until_s(stage: AnyStage) -> float | None:
+    """Calls end a little before their stage would be cut off, so that it is the service that is blamed."""
+    return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE
 
 
 def _unstorable(journey: Journey, error: StoreError) -> Outcome:

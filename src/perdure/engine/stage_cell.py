@@ -78,6 +78,7 @@ class Assignment:
     generation: int
     input_hash: str
     work: Work
+    known: dict[str, Any]  # by messengers
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
@@ -93,6 +94,8 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         generation=given.generation, input_hash=given.input_hash, is_async=stage.is_async,
     )  # fmt: skip
     WORK.set(given.work)
+    for name in given.known.keys() & MESSENGERS.keys():
+        MESSENGERS[name].unpack(given.known[name])
     try:
         values = load(stage, given.raws, {})
         arguments = stage.arguments(document, context, values, given.input)
