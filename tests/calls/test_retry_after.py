@@ -111,8 +111,8 @@ def test_a_huge_number_is_the_longest_wait(digits: int) -> None:
     assert asked(int("9" * digits)) == HINT_S_MAX
 
 
-def test_milliseconds_come_first() -> None:
-    assert hint_s({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
+def test_milliseconds_and_seconds_the_longer_one_counts() -> None:
+    assert hint_s({"retry-after-ms": "1500", "retry-after": "9"}) == 9.0
     assert hint_s({"Retry-After-Ms": "0.5"}) == 0.0005
     assert hint_s({"retry-after-ms": "junk", "retry-after": "9"}) == 9
     assert hint_s({"retry-after-ms": "-3"}) is None

@@ -53,10 +53,20 @@ def test_one_that_is_down_says_since_when_why_and_by_whom(store_url: str) -> Non
         }
     ]  # fmt: skip
     shown = " ".join(succeeded("dependencies", "--store", store_url).split())
-    for words in ("scales down", "connection refused breaker 1 in", "scales 2 50.0% 100.0% 50.0% 1.5 s"):
+    for words in ("scales down", "connection refused breaker 1 in", "scales 2 50.0% 1.0 100.0% 50.0% 1.5 s"):
         assert words in shown
     with Perdure(store_url, pipelines=[parcels]) as app:
         assert [(k.api_name, k.operations) for k in app.kpis()] == [("scales", 2)]
         app.release("scales")
         assert app.run_until_idle().done == 1
         assert [(d.state, d.held) for d in app.dependencies()] == [("up", 0)]
+
+
+def test_hold_and_release_by_hand(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[parcels]) as app:
+        id_ = app.add(text="a", pipeline=parcels).id
+        held = succeeded("hold", "scales", "--reason", "broken", "--store", store_url)
+        assert held == "scales is held; 1 documents wait for it\n"
+        assert (app.status(id_).state, app.dependencies()[0].reason) == ("held", "broken")
+        assert succeeded("release", "scales", "--store", store_url) == "scales is released\n"
+        assert app.status(id_).state == "queued"

@@ -43,7 +43,7 @@ def answered(facts: Facts, package: str) -> Verdict | None:
     code = _code(facts, response, status, package)
     found = _headers(facts, response)
     wish = found["x-should-retry"][0].lower() if "x-should-retry" in found else None
-    if code is not None:
+    if code is not None and not _contradicted(tables.CODES[code], status):
         verdict = tables.CODES[code]
     elif wish in ("true", "false"):
         verdict = _wished(wish == "true", status)
@@ -55,6 +55,11 @@ def answered(facts: Facts, package: str) -> Verdict | None:
     refused = status == tables.UNAVAILABLE and hint is not None  # it named a time instead of doing it
     processed = verdict.processed and not refused
     return Verdict(verdict.kind, verdict.reason, hint, processed, verdict.outage, status, code)
+
+
+def _contradicted(verdict: Verdict, status: int | None) -> bool:
+    """A general word for a refusal, with a status that says "try again": gateways send the one with the other."""
+    return verdict.reason == "refused" and status is not None and of_status(status).again
 
 
 def of_status(status: int) -> Verdict:

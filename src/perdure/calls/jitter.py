@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from perdure.core.frozen import frozen
+from perdure.errors import SettingInvalid
 
 #: A larger exponent would only overflow: every cap is reached long before.
 EXPONENT_MAX = 62
@@ -16,6 +18,12 @@ class FullJitter:
 
     base_s: float = 1.0
     cap_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.base_s < math.inf and 0 <= self.cap_s < math.inf):
+            raise SettingInvalid(
+                f"a backoff has a base and a cap of 0 or more, not {self.base_s!r} and {self.cap_s!r}"
+            )
 
     def bound_s(self, n: int) -> float:
         """The longest wait before retry `n`; the first is 0."""

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 #: Nobody waits longer; a number of 400 digits becomes this one.
+DAY_S = 86_400.0
 HINT_S_MAX = 10 * 365.25 * 86_400.0
 MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after")
 SECONDS = "retry-after"
@@ -58,15 +59,15 @@ def hint_s(headers: object, now_s: float | None = None) -> float | None:
 
 def hint_of(found: Mapping[str, list[str]], now_s: float | None = None) -> float | None:
     """The same for headers that `fields` has read."""
-    exact = [value_s for name in MILLISECONDS for value_s in _numbers(found.get(name, ()), 1_000.0)]
-    if exact:
-        return max(exact)
+    waits = [value_s for name in MILLISECONDS for value_s in _numbers(found.get(name, ()), 1_000.0)]
     asked = [part for value in found.get(SECONDS, ()) for part in _parts(value)]
-    waits = list(_numbers(asked, 1.0))
+    waits += _numbers(asked, 1.0)
     dates = [at_s for part in asked if (at_s := date_s(part, now_s)) is not None]
     if dates:
+        present_s = time.time() if now_s is None else now_s
         sent = [at_s for value in found.get(DATE, ()) if (at_s := date_s(value, now_s)) is not None]
-        present_s = sent[0] if sent else time.time() if now_s is None else now_s
+        if sent and abs(sent[0] - present_s) < DAY_S:  # a clock that is days off is no clock
+            present_s = sent[0]
         waits.append(min(max(max(dates) - present_s, 0.0), HINT_S_MAX))
     return max(waits, default=None)
 

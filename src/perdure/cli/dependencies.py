@@ -11,6 +11,8 @@ Every key is always there; times are milliseconds since 1970 in the store's own 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
@@ -19,13 +21,22 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.words import since, span, until
+from perdure.service import AsyncPerdure
 from perdure.store.sql_store import SqlStore
 
 Facts = dict[str, Any]
 
 DAY_MS = 86_400_000
-NUMBERS = ("held", "operations", "retried", "then well", "failed", "added (p95)")
+NUMBERS = ("held", "operations", "retried", "times", "then well", "failed", "added (p95)")
 STYLES = {"down": "red", "ramping": "yellow"}
+#: Of each KPI: from where on it is worth a look, and from where on it is an alarm (below, where the first is larger).
+BOUNDS = {
+    "retry_rate": (0.05, 0.20),
+    "success_after_retry": (0.80, 0.50),
+    "retries_per_retried": (2.0, 3.0),
+    "p95_added_ms": (5_000, 10_000),
+    "failure_rate": (0.01, 0.05),
+}
 
 
 async def dependency_facts(store: SqlStore) -> Facts:
@@ -51,15 +62,49 @@ def show_dependencies(facts: Facts, console: Console | None = None) -> None:
         )  # fmt: skip
     out.print(table if facts["dependencies"] else "No stage needs a dependency.")
     if facts["calls"]:
-        table = _table("calls of 24 h", "operations", "retried", "then well", "failed", "added (p95)")
+        table = _table(
+            "calls of 24 h", "operations", "retried", "times", "then well", "failed", "added (p95)"
+        )
         for k in facts["calls"]:
-            added = span(k["p95_added_ms"]) if k["p95_added_ms"] is not None else ""
-            table.add_row(
-                k["api_name"], str(k["operations"]), _share(k["retry_rate"]), _share(k["success_after_retry"]),
-                _share(k["failure_rate"]), added,
-            )  # fmt: skip
+            times, added = k["retries_per_retried"], k["p95_added_ms"]
+            told = {
+                "retry_rate": _share(k["retry_rate"]),
+                "retries_per_retried": "" if times is None else f"{times:.1f}",
+                "success_after_retry": _share(k["success_after_retry"]),
+                "failure_rate": _share(k["failure_rate"]),
+                "p95_added_ms": "" if added is None else span(added),
+            }
+            marked = [Text(words, style=_style(name, k[name])) for name, words in told.items()]
+            table.add_row(k["api_name"], str(k["operations"]), *marked)
         out.print()
         out.print(table)
+
+
+def operate(
+    address: str | None, act: Callable[[AsyncPerdure], Coroutine[Any, Any, None]], name: str, done: str
+) -> str:
+    """Do something to a dependency; what to tell."""
+
+    async def run() -> int:
+        app = AsyncPerdure(address)
+        await app.store.open(create=False)
+        try:
+            await act(app)
+            return next((d.held for d in await app.dependencies() if d.name == name), 0)
+        finally:
+            await app.store.close()
+
+    held = asyncio.run(run())
+    return f"{name} is {done}" + (f"; {held} documents wait for it" if held else "")
+
+
+def _style(name: str, value: float | None) -> str:
+    """Yellow for what is worth a look, red for an alarm."""
+    look, alarm = BOUNDS[name]
+    if value is None:
+        return ""
+    sign = 1 if alarm > look else -1
+    return "red" if sign * value > sign * alarm else "yellow" if sign * value > sign * look else ""
 
 
 def _share(value: float | None) -> str:

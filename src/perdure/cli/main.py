@@ -134,6 +134,29 @@ def dependencies(
 
 
 @app.command()
+def hold(
+    dependency: Annotated[str, typer.Argument(help="The dependency, as stages name it in `needs`.")],
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "held by hand",
+    store: StoreOption = None,
+) -> None:
+    """Hold the documents that need a dependency; it is not probed until somebody releases it."""
+    from perdure.cli.dependencies import operate
+
+    print(operate(store, lambda app: app.hold(dependency, reason), dependency, "held"))
+
+
+@app.command()
+def release(
+    dependency: Annotated[str, typer.Argument(help="The dependency, as stages name it in `needs`.")],
+    store: StoreOption = None,
+) -> None:
+    """Let the documents that wait for a dependency go on, at once."""
+    from perdure.cli.dependencies import operate
+
+    print(operate(store, lambda app: app.release(dependency), dependency, "released"))
+
+
+@app.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's store and say where it is.")] = False,
     store: Annotated[
