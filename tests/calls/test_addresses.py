@@ -43,7 +43,8 @@ INVALID = [
     "http://good.org\\@127.0.0.1/", "http:\\\\127.0.0.1\\", "http:/\\127.0.0.1/", "http://good.org\\.evil.org/",
     "http://127.0.0.1\\.good.org/", "http://good.org\t/", "http://127.0\n.0.1/", "ht\ntp://127.0.0.1/",
     "http://good.org\r\nHost: evil/", "http://good.org/\r\nX: y", "http://good.org/a b", "http://good .org/",
-    "http://good.org /", "http://127.0.0.1 .good.org/", "http://good.org\x00/", "http://good.org/\x7f", "http://\u2028.org/",
+    "http://good.org /", "http://127.0.0.1 .good.org/", "http://good.org\x00/", "http://good.org/\x7f", "http://good.org/\x85",
+    "http://\u2028.org/",
     "http://good.org:0/", "http://good.org:65536/", "http://good.org:99999999999/", "http://good.org:-1/",
     "http://good.org:8 0/", "http://good.org:80a/", "http://good.org:+80/", "http://good.org:８０８０/",
     "http://good.org:80:80/", "http://::1/", "http://[::1", "http://::1]/", "http://[::1]x/", "http://[::1]:x/",
@@ -86,6 +87,11 @@ def test_only_the_web_is_fetched(url: str) -> None:
 @pytest.mark.parametrize("port", [1, 21, 22, 25, 110, 445, 1023])
 def test_ports_of_other_services_are_refused(port: int) -> None:
     assert code_of(f"http://good.org:{port}/") == "port_forbidden"
+
+
+def test_a_url_with_a_password_is_told_why() -> None:
+    with pytest.raises(Permanent, match="a user name or password"):
+        check_url("https://me:secret@good.org/")
 
 
 def test_what_is_no_text_is_refused() -> None:

@@ -7,6 +7,7 @@ import gzip
 import resource
 import socket
 import ssl
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -243,6 +244,19 @@ def test_a_public_page_cannot_lead_to_loopback(
     assert web.accepted == len(only_loopback) == 3
 
 
+def test_the_connection_of_a_hop_ends_before_the_next_begins(web: Web) -> None:
+    ended = threading.Event()
+
+    def unfinished(hit: Hit) -> None:
+        hit.head(302, location="/", content_length=1_000).send(b"half of it")
+        if hit.connection.recv(1) == b"":
+            ended.set()
+
+    web.routes["/a"] = unfinished
+    web.routes["/"] = lambda hit: hit.answer(200 if ended.wait(3) else 500, PAGE)
+    assert got(web.url("/a")).content == PAGE
+
+
 def test_a_redirect_without_a_place_is_no_document(web: Web) -> None:
     web.page("/", b"", 302)
     assert failure(web.url()).code == "http_302"
@@ -458,9 +472,6 @@ TOO_MUCH: dict[str, tuple[Route, str]] = {
     "endless": (flood(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536), "too_large"),
     "endless chunks": (
         flood(CHUNKED, b"1000\r\n" + b"x" * 4096 + b"\r\n"), "too_large"),
-    "chunks that are all wrapping": (
-        flood(CHUNKED, b"1;" + b"x" * 9_000 + b"\r\nx\r\n"), "too_large"),
-    "chunks of one byte": (flood(CHUNKED, b"1\r\nx\r\n" * 1_000), "too_large"),
     "endless headers": (flood(b"HTTP/1.1 200 OK\r\n", b"a: " + b"b" * 1_000 + b"\r\n"), "headers_too_large"),
     "one endless header": (flood(b"HTTP/1.1 200 OK\r\na: ", b"b" * 1_000), "headers_too_large"),
     "endless hints": (flood(b"HTTP/1.1 103 Early Hints\r\n\r\n"), "headers_too_large"),
@@ -476,6 +487,17 @@ def test_what_does_not_end_is_ended(web: Web, how: str) -> None:
     refused = failure(web.url(), size_max=4 * 1024 * 1024, total_s=30.0)
     assert (type(refused), refused.code) == (Permanent, code)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("chunk", "why"),
+    [(b"1;" + b"x" * 9_000 + b"\r\nx\r\n", "does not end"), (b"1\r\nx\r\n" * 1_000, "parts of a few bytes")],
+)
+def test_chunks_that_are_mostly_wrapping_are_ended_early(web: Web, chunk: bytes, why: str) -> None:
+    web.routes["/"] = flood(CHUNKED, chunk)
+    refused = failure(web.url(), size_max=4 * 1024 * 1024)
+    assert (type(refused), refused.code) == (Permanent, "too_large")
+    assert why in str(refused)
 
 
 @cache
@@ -544,6 +566,14 @@ def test_no_piece_is_lost_or_larger_than_agreed(step: int, monkeypatch: pytest.M
     pieces = [piece for part in parts for piece in inflater.pieces(part)]
     assert max(map(len, pieces)) == 1_000
     assert b"".join(pieces) == TEXT + bytes(300_000)
+    assert inflater.finished
+
+
+@pytest.mark.parametrize("size", range(990, 1_300, 10))
+def test_what_the_unpacker_still_holds_comes_out(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_body, "PIECE_BYTES_MAX", 100)
+    inflater = Inflater()
+    assert b"".join(inflater.pieces(raw(bytes(size)))) == bytes(size)
     assert inflater.finished
 
 
