@@ -14,8 +14,9 @@ from perdure.core.model import Job
 from perdure.core.outcome import Dead, Done, Later, Outcome, Result, Stopped
 from perdure.engine import recovery, runner, saving
 from perdure.engine.execution import Execution
+from perdure.engine.journey import Journey
 from perdure.engine.result import SpawnDocument
-from perdure.engine.runner import Journey, Runner
+from perdure.engine.runner import Runner
 from perdure.store import apply, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.operations import NewJob, Save, Settle

@@ -154,11 +154,14 @@ class Policy:
 
     # One piece each, and alike line by line: what can differ is only what is awaited.
 
-    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912, PLR0915
         """Call a plain function."""
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
-        run, deadline_s = self._begin(work, began_s)
+        run: Run | None = None
+        deadline_s: float | None = None
+        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+            run, deadline_s = self._begin(work, began_s)
         while True:
             wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
@@ -167,7 +170,9 @@ class Policy:
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted
-            scope, sent = Scope(self.operation, self._until(deadline_s)), False
+            scope, sent = Scope(self.operation, deadline_s), False
+            if self.attempt_s is not None:
+                scope.deadline_s = self._until(deadline_s)
             token = SCOPE.set(scope)
             try:
                 if wait_s > 0:
@@ -208,7 +213,10 @@ class Policy:
         """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
-        run, deadline_s = self._begin(work, began_s)
+        run: Run | None = None
+        deadline_s: float | None = None
+        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+            run, deadline_s = self._begin(work, began_s)
         while True:
             wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
@@ -217,7 +225,9 @@ class Policy:
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted
-            scope, sent = Scope(self.operation, self._until(deadline_s)), False
+            scope, sent = Scope(self.operation, deadline_s), False
+            if self.attempt_s is not None:
+                scope.deadline_s = self._until(deadline_s)
             token = SCOPE.set(scope)
             try:
                 if wait_s > 0:
@@ -256,8 +266,6 @@ class Policy:
         outer = SCOPE.get()
         if outer is not None and outer.over:  # we were started there, but go on without it
             outer = None
-        if outer is None and self.total_s is None and (work is None or work.deadline_s is None):
-            return None, None
         own_s = None if self.total_s is None else now_s + self.total_s
         theirs_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
         deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)

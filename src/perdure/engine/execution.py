@@ -27,7 +27,8 @@ from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import EmittedRow, ItemOutput, Save
 
 if TYPE_CHECKING:
-    from perdure.engine.runner import Journey, Runner
+    from perdure.engine.journey import Journey
+    from perdure.engine.runner import Runner
 
 #: How much later than the stage's own timeout the keeper ends a worker whose loop stands still.
 FORCE_MS = 2_000

@@ -7,18 +7,14 @@ is settled exactly once, or another worker owns it and we stop quietly.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
 from perdure.core.lane import lane_of
-from perdure.core.model import Job
 from perdure.core.outcome import (
     Crashed,
     Dead,
@@ -36,11 +32,12 @@ from perdure.core.outcome import (
     outcome,
     telling,
 )
-from perdure.core.scope import MESSENGERS, Work
+from perdure.core.scope import MESSENGERS
 from perdure.engine import saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution
 from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
+from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.recovery import publish_end
@@ -50,10 +47,9 @@ from perdure.engine.threads import Threads
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
-from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
-from perdure.store.records import Claimed, DocumentRecord, SavedStage
+from perdure.store.operations import NewDocument, NewJob, Save
+from perdure.store.records import Claimed, DocumentRecord
 
-CALLS_SHARE = 0.95  # of a stage's time is for calls to services
 LOOK_AGAIN_MS = 100  # what is down may have come back after this time
 
 
@@ -63,53 +59,6 @@ class Unreadable(Exception):
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
         self.stage = stage
-
-
-@dataclass(slots=True)
-class Journey:
-    """A job on its way: what is saved, what was loaded, where it stands."""
-
-    job: Job
-    document: Document
-    slot: int
-    saved: dict[str, SavedStage]
-    started_ms: int
-    stage: str
-    lane: str
-    leave: Callable[[Journey], None]  # to be told when its stages are through
-    file: Path | None = None
-    folder: Path | None = None  # of a copy that is ours to remove
-    hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
-    raws: dict[str, bytes] = field(default_factory=dict)  # outputs that are at hand
-    loaded: dict[str, Any] = field(default_factory=dict)  # of these, what the next reader need not read
-    outputs: list[StageOutput] = field(default_factory=list)  # of this claim
-    ignored: set[str] = field(default_factory=set)
-    progressed: bool = False
-    settled: bool = False
-    stage_started_ms: int = 0
-    stopping: bool = False
-    revoked: bool = False
-    left: bool = False  # its stages are through
-    requests: dict[str, int] = field(default_factory=dict)  # made to services during this claim
-    asked_ms: int = 0  # when the claim was asked for
-    probe: str | None = None  # a dependency that may be called although it is down, until the next save
-    work: Work | None = None  # the last stage that began
-
-    def begins(self, stage: AnyStage, looked_ms: int) -> Work:
-        """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""
-        job = self.job
-        # a claim takes nothing from a lane that is down
-        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == job.lane else looked_ms
-        self.work = Work(
-            job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
-            self.requests, deadline_s=_calls_until_s(stage), allowed_s=allowed_ms / 1000,
-        )  # fmt: skip
-        return self.work
-
-    def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
-        """The end of this claim, where it stands."""
-        requests = json.dumps(self.requests) if self.requests else None
-        return Settle(self.job, ending, self.stage, self.lane, save=save, requests=requests)
 
 
 class Runner:
@@ -385,11 +334,6 @@ class Runner:
         duration_ms = monotonic_ms() - journey.started_ms
         collection = journey.document.collection
         publish_end(self.events, journey.job, ending, journey.stage, duration_ms, collection)
-
-
-def _calls_until_s(stage: AnyStage) -> float | None:
-    """Calls end a little before their stage would be cut off, so that it is the service that is blamed."""
-    return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE
 
 
 def _unstorable(journey: Journey, error: StoreError) -> Outcome:

@@ -17,9 +17,10 @@ from perdure.core.events import WorkerStarted, WorkerStopped
 from perdure.core.model import Job
 from perdure.core.outcome import Orphaned
 from perdure.core.token import new_token
+from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.recovery import recover
-from perdure.engine.runner import Journey, Runner
+from perdure.engine.runner import Runner
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, StoreError
 from perdure.store.base import Store
