@@ -41,10 +41,13 @@ class MailReader:
         self.title = _header(self._message, "Subject")
 
     def read(self, key: int) -> Part:
-        body = _body(self._message)
+        try:
+            body = [text for part in _bodies(self._message) if (text := _text(part))]
+        except RecursionError as error:
+            raise bomb("the message is nested too deeply") from error
         known = [f"- {name}: {value}" for name in _SHOWN if (value := _header(self._message, name))]
-        attached = [f"- {line}" for line in _attachments(self._message, body)]
-        blocks = [f"# {self.title}" if self.title else "", "\n".join(known), _text(body)]
+        attached = [f"- {line}" for line in _attachments(self._message)]
+        blocks = [f"# {self.title}" if self.title else "", "\n".join(known), *body]
         if attached:
             blocks += ["## Attachments", "\n".join(attached)]
         return make_part("section", key, "\n\n".join(block for block in blocks if block), self.title)
@@ -64,14 +67,31 @@ def _header(message: Message, name: str) -> str:
     return " ".join(clean(value).split())[:_HEADER_CHARS_MAX]
 
 
-def _body(message: EmailMessage) -> EmailMessage | None:
-    try:
-        found = message.get_body(preferencelist=("plain", "html"))
-    except (ValueError, IndexError, AttributeError, TypeError, KeyError, LookupError):
-        found = None
-    if found is not None and (found.get_content_type() == "text/html" or _payload(found).strip()):
-        return found  # type: ignore[return-value]
-    return next((part for part in message.walk() if part.get_content_type() == "text/html"), found)  # type: ignore[return-value]
+def _bodies(part: Message) -> list[Message]:
+    # The texts that a reader of the message sees: all of them, but only one of alternatives, plain rather than HTML.
+    if _is_attached(part):
+        return []
+    inner = [one for one in part.get_payload() if isinstance(one, Message)] if part.is_multipart() else []
+    if part.get_content_type() == "multipart/alternative":
+        choices = [
+            found
+            for one in inner
+            if (found := _bodies(one)) and any(_payload(text).strip() for text in found)
+        ]
+        plain = (found for found in choices if all(text.get_content_type() == "text/plain" for text in found))
+        return next(plain, choices[-1] if choices else [])
+    if inner:
+        return [text for one in inner for text in _bodies(one)]
+    is_text = part.get_content_maintype() in {
+        "text",
+        "multipart",
+    }  # multipart without parts: its boundary is missing
+    return [part] if is_text else []
+
+
+def _is_attached(part: Message) -> bool:
+    is_message = part.get_content_type() == "message/rfc822"
+    return is_message or bool(part.get_filename()) or part.get_content_disposition() == "attachment"
 
 
 def _payload(part: Message) -> bytes:
@@ -79,23 +99,19 @@ def _payload(part: Message) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _text(body: EmailMessage | None) -> str:
-    if body is None:
-        return ""
-    charset = str(body.get_content_charset() or "")
-    if body.get_content_type() == "text/html":
-        page = decode_markup(_payload(body), charset)
+def _text(part: Message) -> str:
+    charset = str(part.get_content_charset() or "")
+    if part.get_content_type() == "text/html":
+        page = decode_markup(_payload(part), charset)
         return to_markdown(parse_html(page)) if page.strip() else ""
-    return clean(decode(_payload(body), charset)).strip()
+    return clean(decode(_payload(part), charset)).strip()
 
 
-def _attachments(message: EmailMessage, body: EmailMessage | None) -> list[str]:
+def _attachments(message: Message) -> list[str]:
     lines = []
     for part in message.walk():
-        name = part.get_filename()
-        is_message = part.get_content_type() == "message/rfc822"
-        if part is body or not (name or is_message or part.get_content_disposition() == "attachment"):
-            continue
-        size = "" if part.is_multipart() else f", {len(_payload(part))} bytes"
-        lines.append(f"{' '.join(clean(name or 'unnamed').split())[:255]} ({part.get_content_type()}{size})")
+        if _is_attached(part):
+            name = " ".join(clean(part.get_filename() or "unnamed").split())[:255]
+            size = "" if part.is_multipart() else f", {len(_payload(part))} bytes"
+            lines.append(f"{name} ({part.get_content_type()}{size})")
     return lines

@@ -23,6 +23,7 @@ SKIPPED = frozenset(
     "script style template noscript head iframe object svg math-ml select textarea rp".split()
 )
 BOILERPLATE = frozenset("nav header footer aside form dialog button".split())
+_ROLES = frozenset("navigation banner contentinfo search complementary".split())
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q rb rt ruby s samp small "
     "span strike strong sub sup time tt u var wbr input image".split()
@@ -31,6 +32,7 @@ _MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "code": "`", "kbd": "`
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _FRAMES = frozenset("li blockquote td th table tr".split())
 _FRAMES_MAX = 24  # deeper lists and quotes keep their text and lose their indent
+_PERMALINKS = frozenset("¶ # §".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _ESCAPED = re.compile(r"^(#{1,6} )", re.M)
 
@@ -54,29 +56,33 @@ def parse_html(text: str) -> HtmlElement:
     return root
 
 
-def to_markdown(root: HtmlElement, *, without: frozenset[str] = frozenset()) -> str:
-    """The text below `root` as Markdown, leaving out the elements named in `without`."""
+def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
+    """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text."""
     from lxml import etree
 
     writer = _Writer()
-    skipped = SKIPPED | without
     walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
     for event, node in walk:
         if event in {"comment", "pi"} or not isinstance(node.tag, str):
             writer.write(node.tail)
             continue
         tag = node.tag.rpartition("}")[2].lower()
-        if event == "start" and tag in skipped:
+        skipped = tag in SKIPPED or (bare and _surrounds(tag, node))
+        if event == "start" and skipped:
             walk.skip_subtree()
         elif event == "start":
             writer.open(tag, node)
             writer.write(node.text)
         else:
-            if tag not in skipped:
+            if not skipped:
                 writer.close(tag, node)
             if node is not root:
                 writer.write(node.tail)
     return clean(writer.finish())
+
+
+def _surrounds(tag: str, node: HtmlElement) -> bool:
+    return tag in BOILERPLATE or node.get("role") in _ROLES or node.get("hidden") is not None
 
 
 class _Frame:
@@ -155,6 +161,9 @@ class _Writer:
             return  # a block ended within: the mark would span it
         inner = "".join(frame.inline[start:])
         core = inner.strip()
+        if core in _PERMALINKS and tag == "a":
+            del frame.inline[start:]
+            return
         if tag == "a":
             marked = f"[{core}]({href})" if href.startswith(("http://", "https://", "mailto:")) else core
             if href.removeprefix("mailto:") == core:

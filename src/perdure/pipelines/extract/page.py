@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.charset import decode_markup
-from perdure.pipelines.extract.markup import BOILERPLATE, parse_html, to_markdown
+from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PageReader:
 
 def markdown_of(root: HtmlElement, *, whole_only: bool = False) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
-    whole = to_markdown(root, without=BOILERPLATE)
+    whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
         return to_markdown(root)  # a page that is all header or form

@@ -1,0 +1,219 @@
+"""Each format in detail: what becomes of headings, lists, tables, notes, links, charsets, attachments."""
+
+from __future__ import annotations
+
+import email.message
+from pathlib import Path
+
+import pytest
+
+from perdure.errors import Permanent
+from perdure.pipelines.extract import Part, anchors, extract, join, open_reader, summarise
+from perdure.pipelines.extract.charset import decode, decode_markup
+from perdure.pipelines.extract.language import language_of
+from perdure.pipelines.extract.markup import parse_html, to_markdown
+from tests.pipelines.extract.hostile import chapter, epub
+from tests.pipelines.extract.shelf import RST, Shelf
+
+
+def markdown(html: str) -> str:
+    return to_markdown(parse_html(html))
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<h2>A <i>b</i> c</h2><p>d", "## A *b* c\n\nd"),
+        ("<p>a<!-- x -->b <script>no</script>c</p>", "ab c"),
+        ("<ul><li>a<li>b<ol start=3><li>c<li>d</ol></ul>", "- a\n- b\n\n  1. c\n  2. d"),
+        ("<pre>  a\n    b</pre>", "```\n  a\n    b\n```"),
+        ("<p>Use <code>x y</code> and <a href='https://e.org/'>this</a>, <a href='#n'>not that</a>",
+         "Use `x y` and [this](https://e.org/), not that"),
+        ("<table><tr><th>a<th>b</tr><tr><td>1<td>2|3</table>", "| a | b |\n| --- | --- |\n| 1 | 2\\|3 |"),
+        ("<blockquote>a<p>b</blockquote>", "> a\n>\n> b"),
+        ("<p># not a heading", "\\# not a heading"),
+        ("<div>bare <span>text</span><div>kept</div>tail</div>", "bare text\n\nkept\n\ntail"),
+        ("<h1>Title<a class=headerlink href='#t'>¶</a></h1>", "# Title"),
+        ("<p>a<br>b<p>x &amp; y &nbsp;z", "a\nb\n\nx & y \xa0z"),
+        ("<dl><dt>term<dd>meaning</dl>", "term\n\nmeaning"),
+    ],
+)  # fmt: skip
+def test_markup(html: str, expected: str) -> None:
+    assert markdown(html) == expected
+
+
+def test_a_page_keeps_its_text_and_loses_what_surrounds_it() -> None:
+    text = " ".join(f"Sentence number {number} tells about the matter at hand." for number in range(60))
+    links = "".join(
+        f"<li><a href='/{n}'>Another story that has nothing to do with it {n}</a></li>" for n in range(200)
+    )
+    page = (
+        f"<html lang=en><title>The matter</title><body><nav>Home</nav><div class=menu><ul>{links}</ul></div>"
+        f"<article><h1>The matter</h1><p>{text}</p></article><footer>Imprint</footer></body></html>"
+    )
+    with open_reader(page.encode()) as reader:
+        parts = [reader.read(key) for key in reader.parts]
+        assert (reader.title, reader.language) == ("The matter", "en")
+    whole = "\n".join(part.text for part in parts)
+    assert "Sentence number 59" in whole
+    assert "Another story" not in whole
+    assert "Imprint" not in whole
+
+
+def test_sections_follow_the_main_headings() -> None:
+    text = "intro\n\n# Title\n\nx\n\n## A\n\n```\n# no heading\n```\n\n### a1\n\n## B\n\ny"
+    parts = list(extract(text.encode(), name="notes.md"))
+    assert [part.title for part in parts] == ["", "Title", "A", "B"]
+    assert [heading.title for heading in parts[2].headings] == ["A", "a1"]
+    assert [anchor for _, anchor in anchors(join(parts))] == [f"section={number}" for number in range(1, 5)]
+    assert "\n\n".join(part.text for part in parts) == text
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    (part,) = extract(b"First line\r\n# a comment\n\ttab\n")
+    assert (part.text, part.title, part.headings) == ("First line\n# a comment\n\ttab\n", "First line", ())
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "expected"),
+    [
+        ("Grüße".encode(), "", "Grüße"),
+        ("Grüße".encode("latin-1"), "", "Grüße"),
+        ("Grüße".encode("cp1252"), "no-such-charset", "Grüße"),
+        ("Привет, как дела?".encode("koi8-r"), "koi8-r", "Привет, как дела?"),
+        ("日本語のテキスト".encode("shift_jis"), "shift_jis", "日本語のテキスト"),
+        ("wide\u2026".encode("utf-16"), "", "wide\u2026"),
+        ("wide text".encode("utf-16-be"), "", "wide text"),
+        (b"\xef\xbb\xbfmarked", "latin-1", "marked"),
+        (b"a\xffb", "utf-8", "a\xffb"),
+        (b"data", "base64", "data"),
+    ],
+)
+def test_charsets(data: bytes, declared: str, expected: str) -> None:
+    assert decode(data, declared) == expected
+
+
+def test_a_page_may_say_its_charset_itself() -> None:
+    page = '<meta http-equiv="Content-Type" content="text/html; charset=windows-1251"><p>Привет'
+    assert decode_markup(page.encode("cp1251")).endswith("Привет")
+
+
+def test_a_chapter_that_is_not_quite_xml() -> None:
+    (first, second) = extract(
+        epub([chapter(b"<p>open &nbsp;&eacute; <br> text"), chapter(b"<h2>Two</h2>&copy; <a id='x'/>y")])
+    )
+    assert first.text == "open \xa0é\ntext"
+    assert (second.text, second.title) == ("## Two\n\n© y", "Two")
+
+
+def test_docx_in_detail(shelf: Shelf) -> None:
+    source = shelf.write(
+        "detail.md",
+        "---\ntitle: All of it\n---\n\n# One\n\nA **bold** and *slanted* [link](https://example.org/).^[A note.]\n\n"
+        "- a\n    - b\n- c\n\n1. first\n2. second\n\n| h | i |\n|---|---|\n| 1 | 2 |\n\n# Two\n\n> quoted\n",
+    )
+    with open_reader(shelf.pandoc([source], "detail.docx")) as reader:
+        parts = [reader.read(key) for key in reader.parts]
+    text = "\n".join(part.text for part in parts)
+    assert reader.title == "All of it"
+    assert "A **bold** and *slanted* [link](https://example.org/)" in text
+    assert "- a\n  - b\n- c" in text
+    assert "1. first\n1. second" in text
+    assert "| h | i |\n| --- | --- |\n| 1 | 2 |" in text
+    assert "A note." in text
+    assert [heading.title for part in parts for heading in part.headings][-2:] == ["One", "Two"]
+
+
+def message(**headers: str) -> email.message.EmailMessage:
+    made = email.message.EmailMessage()
+    for name, value in headers.items():
+        made[name.replace("_", "-")] = value
+    return made
+
+
+def test_mail() -> None:
+    mail = message(
+        From="Ä <a@example.org>", To="b@example.org", Subject="Grüße", Date="Mon, 16 Nov 2026 03:00:00 +0000"
+    )
+    mail.set_content("Plain text\nwith lines\n")
+    mail.add_alternative("<p>HTML <b>text</b></p>", subtype="html")
+    mail.add_attachment(b"12345", maintype="application", subtype="pdf", filename="bill.pdf")
+    (part,) = extract(mail.as_bytes())
+    assert part.title == "Grüße"
+    assert part.text == (
+        "# Grüße\n\n- From: Ä <a@example.org>\n- To: b@example.org\n- Date: Mon, 16 Nov 2026 03:00:00 +0000\n\n"
+        "Plain text\nwith lines\n\n## Attachments\n\n- bill.pdf (application/pdf, 5 bytes)"
+    )
+
+
+def test_mail_that_is_only_html() -> None:
+    mail = message(From="a@example.org", Subject="x")
+    mail.set_content("<p>HTML <b>text</b></p>", subtype="html")
+    assert next(extract(mail.as_bytes())).text.endswith("HTML **text**")
+
+
+ODD = {
+    "unknown charset": b"Content-Type: text/plain; charset=klingon\n\nqapla\xe9",
+    "wrong charset": b"Content-Type: text/plain; charset=us-ascii\n\nqapl\xc3\xa9",
+    "broken base64": b"Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\ncWFwbGE=\n*!*",
+    "no boundary": b"Content-Type: multipart/mixed\n\nqapla",
+    "boundary never closed": b'Content-Type: multipart/mixed; boundary="x"\n\n--x\n\nqapla',
+    "empty plain, full html": b'Content-Type: multipart/alternative; boundary="x"\n\n--x\n\n \n'
+    b"--x\nContent-Type: text/html\n\n<p>qapla</p>\n--x--",
+    "text around a picture": b'Content-Type: multipart/mixed; boundary="x"\n\n--x\n\nfirst\n--x\n'
+    b"Content-Type: image/png\n\n--x\n\nqapla\n--x--",
+    "a message inside": b'Content-Type: multipart/mixed; boundary="x"\n\n--x\n\nqapla\n--x\n'
+    b"Content-Type: message/rfc822\n\nSubject: inner\n\ninside\n--x--",
+    "bad header": b'To: "unclosed <a@b\nDate: never\nContent-Disposition: ;;;=\nX: =?utf-8?q?=ff?=\n\nqapla',
+    "bad address": b"Cc: @@,,<>\nReply-To: a@[\nContent-Type: ;\n\nqapla",
+    "raw bytes in headers": b"Cc: \xff\xfe <a@example.org>\n\nqapla",
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_mail(case: str) -> None:
+    (part,) = extract(b"From: x@example.org\nSubject: odd\nMIME-Version: 1.0\n" + ODD[case])
+    assert part.text.startswith("# odd\n\n- From: x@example.org")
+    assert "qapl" in part.text
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("The house is on the hill, and it is not far from the river that you can see from here in the morning.", "en"),
+        ("Das Haus steht auf dem Hügel, und es ist nicht weit von dem Fluss, den man von hier am Morgen sieht.", "de"),
+        ("Дом стоит на холме, и это не далеко от реки, которую можно увидеть отсюда, если смотреть на восток утром, "
+         "но только когда он не в тумане и все ещё спят", "ru"),
+        ("Word", "und"),
+        ("x y z 1 2 3 foo bar baz qux " * 20, "und"),
+        ("", "und"),
+    ],
+)  # fmt: skip
+def test_language(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+def test_a_summary_counts_and_refuses_what_has_no_text() -> None:
+    def part(key: int, text: str, *, scanned: bool = False) -> Part:
+        return Part(key, f"page={key}", "", text, len(text.split()), scanned=scanned)
+
+    summary = summarise([part(1, "one two"), part(2, "", scanned=True)], "T", "fr")
+    assert (summary.words, summary.pages, summary.scanned, summary.language, summary.title) == (
+        2,
+        2,
+        1,
+        "fr",
+        "T",
+    )
+    with pytest.raises(Permanent) as pictures:
+        summarise([part(1, "", scanned=True)])
+    with pytest.raises(Permanent) as nothing:
+        summarise([part(1, "- -- | ---")])
+    assert (pictures.value.code, nothing.value.code) == ("ocr_needed", "document_empty")
+
+
+def test_markdown_of_real_sources_is_kept(shelf: Shelf) -> None:
+    path = shelf.pandoc([Path(RST) / "pkgs.rst.txt"], "pkgs.md", "--from=rst")
+    parts = list(extract(path, name="pkgs.md"))
+    assert "\n".join(part.text for part in parts).split() == path.read_text().split()
+    assert len(parts) > 5

@@ -1,0 +1,220 @@
+"""Documents made to do harm: each gets its code, in a cell, within its time and memory; the neighbours never notice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.engine.isolate import CellCrashed, Limits, Nursery
+from perdure.errors import Permanent
+from tests.engine.cells import run, unasked
+from tests.pipelines.extract import celled, hostile
+from tests.pipelines.extract.hostile import MIB, chapter, docx, epub, paragraph
+from tests.pipelines.extract.shelf import PDFS, Shelf
+
+LIMITS = Limits(memory_bytes=512 * MIB, wall_s=20, cpu_s=20)
+
+
+async def read_all(
+    paths: list[Path], name: str = "", media_type: str = ""
+) -> list[dict[str, Any] | BaseException]:
+    nursery = Nursery([celled.__name__])
+
+    async def read(path: Path) -> dict[str, Any]:
+        payload = json.dumps({"path": str(path), "name": name, "media_type": media_type}).encode()
+        return dict(json.loads(await nursery.run(f"{celled.__name__}:read", payload, unasked, LIMITS)))
+
+    try:
+        return list(await asyncio.gather(*map(read, paths), return_exceptions=True))
+    finally:
+        await nursery.close()
+
+
+def read(path: Path, name: str = "", media_type: str = "") -> dict[str, Any]:
+    """What a cell with LIMITS finds in it; raises what the cell raised."""
+    (told,) = run(read_all([path], name, media_type))
+    if isinstance(told, BaseException):
+        raise told
+    return told
+
+
+def deep(levels: int) -> bytes:
+    return b"<div>" * levels + b"deep" + b"</div>" * levels
+
+
+REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "empty": ("document_empty", lambda: b""),
+    "blank": ("document_empty", lambda: b" \n\t\n"),
+    "page tree loop": ("document_corrupt", hostile.page_loop),
+    "no pages": (
+        "document_corrupt",
+        lambda: hostile.pdf([b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Kids [] /Count 0 >>"]),
+    ),
+    "a million pages": ("document_bomb", hostile.million_pages),
+    "pdf garbage": ("document_corrupt", lambda: b"%PDF-1.7\n" + bytes(range(256)) * 100),
+    "flate bomb": ("document_bomb", hostile.flate_bomb),
+    "nested flate bomb": ("document_bomb", hostile.nested_flate_bomb),
+    "text bomb": ("document_bomb", hostile.text_bomb),
+    "repeated contents": ("document_bomb", hostile.repeated_contents),
+    "zip bomb": ("document_bomb", lambda: epub([chapter(b"a " * (40 * MIB))])),
+    "docx bomb": ("document_bomb", lambda: docx(paragraph(b"a " * (40 * MIB)))),
+    "wide zip bomb": ("document_bomb", lambda: epub([chapter(bytes(range(97, 122)) * (340 << 10))] * 65)),
+    "lying zip": (
+        "document_corrupt",
+        lambda: hostile.lying_size(epub([chapter(b"a " * (50 * MIB))]), "c0.xhtml"),
+    ),
+    "many members": (
+        "document_bomb",
+        lambda: epub([chapter(b"x")], *((f"m{number}", b"") for number in range(10_000))),
+    ),
+    "cut zip": ("document_corrupt", lambda: epub([chapter(b"word " * 5000)])[:-200]),
+    "locked zip": ("document_encrypted", lambda: hostile.locked_member(epub([chapter(b"x")]))),
+    "drm": (
+        "document_encrypted",
+        lambda: epub(
+            [chapter(b"x")],
+            (
+                "META-INF/encryption.xml",
+                b'<encryption><EncryptionMethod Algorithm="http://www.w3.org/2001/04/xmlenc#aes128-cbc"/></encryption>',
+            ),
+        ),
+    ),
+    "missing chapter": (
+        "document_corrupt",
+        lambda: epub(
+            [],
+            (
+                "book.opf",
+                b'<package><manifest><item id="a" href="gone.xhtml"/></manifest>'
+                b'<spine><itemref idref="a"/></spine></package>',
+            ),
+        ),
+    ),
+    "locked office": (
+        "document_encrypted",
+        lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500) + "EncryptedPackage".encode("utf-16-le"),
+    ),
+    "deep html": ("document_bomb", lambda: b"<!doctype html>" + deep(100_000)),
+    "deep epub": ("document_bomb", lambda: epub([chapter(deep(100_000))])),
+    "deep docx": ("document_bomb", lambda: docx(b"<w:sdt>" * 100_000 + b"</w:sdt>" * 100_000)),
+    "deep mail": ("document_bomb", hostile.nested_mail),
+    "entity bomb in epub": ("document_bomb", lambda: epub([chapter(b"<p>&j;</p>", hostile.ENTITY_BOMB)])),
+    "entity bomb in docx": ("document_bomb", lambda: docx(paragraph(b"&j;"), hostile.ENTITY_BOMB)),
+    "xxe in docx": ("document_corrupt", lambda: docx(paragraph(b"x &leak; y"), hostile.XXE)),
+    "html then pdf": ("type_unsupported", lambda: b"<html>" + hostile.good_pdf()),
+    "gif then html": ("type_unsupported", lambda: b"GIF89a=1;<html><body>text</body></html>"),
+    "noise": ("type_unsupported", lambda: bytes(range(256)) * 64),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str, tmp_path: Path) -> None:
+    code, make = REFUSED[case]
+    path = tmp_path / "hostile"
+    path.write_bytes(make())
+    began = time.monotonic()
+    with pytest.raises(Permanent) as refused:
+        read(path)
+    assert refused.value.code == code, refused.value
+    assert time.monotonic() - began < 10
+
+
+READ: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "nul": ("hello world", lambda: b"hello\x00 world\x00"),
+    "lone surrogates": ("lone � one", lambda: b"lone \xed\xa0\x80 one"),
+    "surrogate pair": ("an emoji \U0001f600", lambda: b"an emoji \xed\xa0\xbd\xed\xb8\x80"),
+    "line of 10 MB": ("word word", lambda: b"word " * 2_100_000),
+    "html line of 10 MB": ("word word", lambda: b"<!doctype html><p>" + b"word " * 2_100_000),
+    "markdown line of 10 MB": ("# word", lambda: b"# " + b"word " * 2_100_000),
+    "xxe in epub": (
+        "before &leak; after",
+        lambda: epub([chapter(b"<p>before &leak; after</p>", hostile.XXE)]),
+    ),
+    "quite deep html": ("after", lambda: b"<!doctype html>" + deep(1_500) + b"<p>after</p>"),
+    "quite deep epub": ("after", lambda: epub([chapter(deep(1_500) + b"<p>after</p>")])),
+    "pdf then zip": ("Hello from a page", lambda: hostile.good_pdf() + hostile.zipped([("a", b"b")])),
+    "pdf after junk": ("Hello from a page", lambda: b"\x1b%-12345X@PJL JOB\r\n" + hostile.good_pdf()),
+    "long member names": (
+        "text",
+        lambda: epub([chapter(b"text")], ("n" * 300 + ".css", b""), ("../../etc/x", b"")),
+    ),
+    "false anchor": ("one\n<!-- page=7. -->\ntwo", lambda: b"one\n<!-- page=7 -->\ntwo"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_is_read_all_the_same(case: str, tmp_path: Path) -> None:
+    expected, make = READ[case]
+    path = tmp_path / "odd"
+    path.write_bytes(make())
+    told = read(path)
+    assert expected in told["text"]
+    assert "root:" not in told["text"]
+
+
+@pytest.mark.parametrize("name", ["n" * 296 + ".pdf", "../../etc/passwd", "\x00.pdf", "Ünïcode\udcff.pdf"])
+def test_names_decide_nothing(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"<!doctype html><title>t</title><p>only a page</p>")
+    assert read(path, name)["text"] == "only a page"
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_pdf_that_was_cut_off(shelf: Shelf, share: float, tmp_path: Path) -> None:
+    whole = shelf.plain(PDFS["r-intro"]).read_bytes()
+    path = tmp_path / "cut.pdf"
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(Permanent) as refused:
+        read(path)
+    assert refused.value.code == "document_corrupt"
+
+
+def test_no_bit_of_a_pdf_flips_unseen(shelf: Shelf, tmp_path: Path) -> None:
+    whole = shelf.plain(PDFS["refcard"])
+    paths = [tmp_path / f"flipped-{seed}.pdf" for seed in range(24)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(hostile.flipped(whole.read_bytes(), seed, bits=2))
+    text = read(whole)["text"]
+    told = run(read_all(paths))
+    lost = [one for one in told if isinstance(one, dict) and one["text"] != text]
+    codes = {one.code for one in told if isinstance(one, Permanent)}
+    assert not lost
+    assert codes == {"document_corrupt"}
+    assert not [one for one in told if not isinstance(one, dict | Permanent)]
+
+
+@pytest.mark.parametrize("bits", [["--allow-weak-crypto", "128"], ["256"]])
+def test_a_password(shelf: Shelf, bits: list[str], tmp_path: Path) -> None:
+    *weak, length = bits
+    plain = shelf.plain(PDFS["refcard"])
+    locked, open_to_read = tmp_path / "locked.pdf", tmp_path / "open.pdf"
+    shelf.tool("qpdf", *weak, "--encrypt", "secret", "owner", length, "--", plain, locked)
+    shelf.tool("qpdf", *weak, "--encrypt", "", "owner", length, "--", plain, open_to_read)
+    with pytest.raises(Permanent) as refused:
+        read(locked)
+    assert refused.value.code == "document_encrypted"
+    assert read(open_to_read)["words"] == read(plain)["words"]
+
+
+def test_said_to_be_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "paper.pdf"
+    path.write_bytes(b"<!doctype html><title>Log in</title><form>password</form>")
+    with pytest.raises(Permanent) as refused:
+        read(path, "paper.pdf", "application/pdf")
+    assert refused.value.code == "type_mismatch"
+
+
+def test_a_bomb_that_nobody_can_look_into_is_ended_by_its_cell(shelf: Shelf, tmp_path: Path) -> None:
+    plain, locked = tmp_path / "bomb.pdf", tmp_path / "locked.pdf"
+    plain.write_bytes(hostile.text_bomb(3_000_000))
+    shelf.tool("qpdf", "--encrypt", "", "owner", "256", "--", plain, locked)
+    with pytest.raises(CellCrashed) as ended:
+        read(locked)
+    assert ended.value.reason in {"memory_exceeded", "SIGABRT", "SIGTRAP", "SIGSEGV"}
+    assert read(shelf.plain(PDFS["refcard"]))["words"] > 1000

@@ -1,0 +1,88 @@
+"""What a document is, by its content."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from perdure.pipelines.extract import sniff, sniff_file
+from tests.pipelines.extract import hostile
+from tests.pipelines.extract.shelf import EPUBS, PDFS, RST, Shelf
+
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+MAIL = b"Return-Path: <a@example.org>\r\nFrom: A <a@example.org>\r\nSubject: Hi\r\n\r\nText\r\n"
+MBOX = b"From a@example.org Mon Nov 16 03:00:00 2026\nFrom: a@example.org\nSubject: Hi\n\nText\n"
+OFFICE = [("[Content_Types].xml", b"<Types/>"), ("docProps/app.xml", b"x" * 100_000)]
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "declared", "kind"),
+    [
+        (b"%PDF-1.4\n", "a.txt", "text/plain", "application/pdf"),
+        (b"\xef\xbb\xbf%PDF-1.4\n", "", "", "application/pdf"),
+        (b"\r\n\r\n%PDF-1.4\n", "", "", "application/pdf"),
+        (b"<html>%PDF-1.4\n", "a.pdf", "application/pdf", "application/octet-stream"),
+        (hostile.epub([b"x"]), "a.zip", "application/zip", "application/epub+zip"),
+        (hostile.docx(b""), "a.zip", "", DOCX),
+        (hostile.zipped([*OFFICE, ("xl/workbook.xml", b"")]), "a.docx", DOCX, XLSX),
+        (hostile.zipped([("word/document.xml", b"")]), "a.docx", DOCX, "application/zip"),
+        (b"PK\x05\x06" + bytes(18), "", "", "application/zip"),
+        (b"\x1f\x8b\x08\x00", "a.txt", "text/plain", "application/gzip"),
+        (b"<!DOCTYPE html><p>x", "a.txt", "text/plain", "text/html"),
+        (b"\xef\xbb\xbf \n<!-- c --><HTML lang=en>", "", "", "text/html"),
+        (b'<?xml version="1.0"?><!DOCTYPE html PUBLIC "x"><html/>', "", "", "text/html"),
+        ("<html><p>wide".encode("utf-16"), "", "", "text/html"),
+        ("<html><p>wide and so on".encode("utf-16-le"), "", "", "text/html"),
+        (b"<p>a <b>fragment</b></p>", "", "", "text/html"),
+        (b"<p>a <b>fragment</b></p>", "", "text/plain", "text/plain"),
+        (b"text, then <b>", "a.html", "", "text/plain"),
+        (b"text, then <a href='x'>y</a>", "a.html", "", "text/html"),
+        (b'<?xml version="1.0"?><feed/>', "a.html", "", "application/xml"),
+        (b"# A heading", "a.md", "", "text/markdown"),
+        (b"# A heading", "a.md", "text/plain", "text/markdown"),
+        (b"# A heading", "", "text/markdown; charset=utf-8", "text/markdown"),
+        (b"# A heading", "a.pdf", "application/pdf", "text/plain"),
+        (b"a < b and b > c", "", "", "text/plain"),
+        ("Grüße".encode("latin-1") * 20, "", "", "text/plain"),
+        ("Grüße, alle zusammen".encode("utf-16-be"), "", "", "text/plain"),
+        (b"one\x00two", "", "", "text/plain"),
+        (b"key: value\nother: value\n", "a.yaml", "", "text/plain"),
+        (MAIL, "a.txt", "", "message/rfc822"),
+        (MBOX, "a.txt", "", "application/mbox"),
+        (b"From here on it is text.\n", "", "", "text/plain"),
+        (b"\x7fELF\x02\x01\x01", "a.txt", "text/plain", "application/x-elf"),
+        (bytes(range(256)), "a.txt", "text/plain", "application/octet-stream"),
+        (b"\x00\x00\x00\x1cftypheic\x00\x00\x00\x00", "", "", "image/heic"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a.doc", "", "application/x-ole-storage"),
+        (b"", "a.pdf", "application/pdf", "text/plain"),
+    ],
+)  # fmt: skip
+def test_content_decides(head: bytes, name: str, declared: str, kind: str) -> None:
+    assert sniff(head, name, declared) == kind
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "AVIF"])
+def test_images(form: str) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (20, 20)).save(out, form)
+    assert sniff(out.getvalue(), "a.html", "text/html") == f"image/{form.lower()}"
+
+
+def test_real_files(shelf: Shelf) -> None:
+    assert sniff_file(shelf.plain(PDFS["refcard"])) == "application/pdf"
+    assert sniff_file(Path(EPUBS["policy"])) == "application/epub+zip"
+    assert sniff_file(shelf.pandoc([Path(RST) / "l10n.rst.txt"], "l10n.docx", "--from=rst")) == DOCX
+    assert (
+        sniff_file(shelf.pandoc([Path(RST) / "l10n.rst.txt"], "l10n.html", "--from=rst", "-s")) == "text/html"
+    )
+
+
+def test_an_archive_whose_head_does_not_tell(tmp_path: Path) -> None:
+    path = tmp_path / "late"
+    path.write_bytes(hostile.zipped([*OFFICE, ("word/document.xml", b"")], method=0))
+    assert sniff(path.read_bytes()[:4096]) == "application/zip"
+    assert sniff_file(path) == DOCX
