@@ -313,8 +313,19 @@ def test_a_name_without_address_may_have_one_next_time(error: OSError | None) ->
 
 def test_the_system_knows_this_machine() -> None:
     assert {"127.0.0.1", "::1"} & set(asyncio.run(resolve("localhost", 80)))
-    with pytest.raises(OSError):
-        asyncio.run(resolve("does-not-exist.invalid", 80))
+
+
+def test_what_the_system_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: Any, **options: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    async def told() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", unknown)
+            with pytest.raises(socket.gaierror):
+                await resolve("good.test", 80)
+
+    asyncio.run(told())
 
 
 def test_a_resolver_that_hangs_meets_the_deadline() -> None:
