@@ -16,7 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import hypothesis
 import pytest
+
+# how long an example takes depends on what else the machine does
+hypothesis.settings.register_profile("perdure", deadline=None)
+hypothesis.settings.load_profile("perdure")
 
 SERVER_VARIABLE = "PERDURE_TEST_POSTGRES_URL"
 

@@ -92,7 +92,7 @@ class Perdure:
     # --- documents -------------------------------------------------------------------------------
 
     def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
-        """Take a document in: exactly one of text, data, json and path. Durable when this returns."""
+        """Take a document in: exactly one of text, url, data, json and path. Durable when this returns."""
         return self._call(self.service.add(pipeline=pipeline, **options))
 
     def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:

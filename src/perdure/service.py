@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
 from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
@@ -25,6 +26,7 @@ from perdure.engine.working import Working
 from perdure.errors import (
     DocumentUnknown,
     InputInvalid,
+    Permanent,
     PipelineInvalid,
     PipelineUnknown,
     SettingInvalid,
@@ -42,9 +44,10 @@ CONCURRENCY_MAX = 2000
 
 
 class AddOptions(TypedDict, total=False):
-    """What `add` takes besides the pipeline: exactly one of text, data, json and path."""
+    """What `add` takes besides the pipeline: exactly one of text, url, data, json and path."""
 
     text: str
+    url: str
     data: bytes
     json: Any
     path: str | Path
@@ -152,9 +155,18 @@ class AsyncPerdure(Working):
         unknown = set(options) - set(AddOptions.__annotations__)
         if unknown:
             raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
+        if options.get("url") is not None:
+            options = {**options, "url": self._url(options["url"])}
         return await intake.receive(
             intake.Entry(**options), self._pipeline(pipeline), self.blobs, self.settings.document_bytes_max
         )
+
+    def _url(self, url: str) -> str:
+        """The URL in its normal form; what may not be fetched is refused here already."""
+        try:
+            return check_url(url, allow_loopback=self.settings.allow_loopback)
+        except Permanent as refused:
+            raise InputInvalid(str(refused), code=refused.code) from None
 
     def _pipeline(self, pipeline: Pipeline | str) -> Pipeline:
         name = pipeline.name if isinstance(pipeline, Pipeline) else pipeline

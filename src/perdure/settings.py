@@ -60,4 +60,7 @@ class Settings(BaseSettings):
         pattern=r"^[\x21-\x27\x2a-\x5b\x5d-\x7e]+$",
         description="A web page or mail address that hosts can turn to; sent with every fetch of a URL.",
     )
+    allow_loopback: bool = Field(
+        default=False, description="Whether URLs may lead to this very machine; for trials and tests."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")

@@ -74,8 +74,13 @@ class Document:
 
     @property
     def kind(self) -> str:
-        """How it was handed in: text, bytes or json."""
+        """How it was handed in: text, url, bytes or json."""
         return self._record.kind
+
+    @property
+    def url(self) -> str | None:
+        """Where it is to be fetched from, if it was handed in as a URL."""
+        return self.text if self.kind == "url" else None
 
     @property
     def size(self) -> int:

@@ -39,9 +39,10 @@ INDEXED_MAX = 500
 
 @frozen
 class Entry:
-    """What a caller hands in: exactly one of text, data, json and path, and how to treat it."""
+    """What a caller hands in: exactly one of text, url, data, json and path, and how to treat it."""
 
     text: str | None = None
+    url: str | None = None  # checked by whoever hands it in
     data: bytes | None = None
     json: Any = None
     path: str | Path | None = None
@@ -137,10 +138,12 @@ def _key_dedupe(key: str) -> str:
 
 
 def _content(entry: Entry) -> tuple[str, bytes | Path]:
-    given = [n for n in ("text", "data", "json", "path") if getattr(entry, n) is not None]
+    given = [n for n in ("text", "url", "data", "json", "path") if getattr(entry, n) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "nothing"
-        raise InputInvalid(f"hand in exactly one of text, data, json and path; got {found}")
+        raise InputInvalid(f"hand in exactly one of text, url, data, json and path; got {found}")
+    if entry.url is not None:
+        return "url", entry.url.encode()
     if entry.text is not None:
         try:
             return "text", entry.text.encode()
