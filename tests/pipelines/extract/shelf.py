@@ -24,7 +24,7 @@ PDFS = {
     "faq": "/usr/share/doc/debian/FAQ/debian-faq.en.pdf.gz",
     "guide-de": f"{GUIDE}/de/install.de.pdf.gz",
     "guide-ru": f"{GUIDE}/ru/install.ru.pdf.gz",
-    "guide-vi": f"{GUIDE}/vi/install.vi.pdf.gz",
+    "guide-cs": f"{GUIDE}/cs/install.cs.pdf.gz",
     "guide-zh": f"{GUIDE}/zh_CN/install.zh_CN.pdf.gz",
 }
 EPUBS = {

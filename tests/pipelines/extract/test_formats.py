@@ -12,7 +12,7 @@ from perdure.pipelines.extract import Part, anchors, extract, join, open_reader,
 from perdure.pipelines.extract.charset import decode, decode_markup
 from perdure.pipelines.extract.language import language_of
 from perdure.pipelines.extract.markup import parse_html, to_markdown
-from tests.pipelines.extract.hostile import chapter, epub
+from tests.pipelines.extract.hostile import chapter, epub, pdf, stream
 from tests.pipelines.extract.shelf import RST, Shelf
 
 
@@ -36,6 +36,7 @@ def markdown(html: str) -> str:
         ("<h1>Title<a class=headerlink href='#t'>¶</a></h1>", "# Title"),
         ("<p>a<br>b<p>x &amp; y &nbsp;z", "a\nb\n\nx & y \xa0z"),
         ("<dl><dt>term<dd>meaning</dl>", "term\n\nmeaning"),
+        ("<p>so <math><mi>x</mi><mo>=</mo><mn>2</mn></math> here", "so x=2 here"),
     ],
 )  # fmt: skip
 def test_markup(html: str, expected: str) -> None:
@@ -58,6 +59,15 @@ def test_a_page_keeps_its_text_and_loses_what_surrounds_it() -> None:
     assert "Sentence number 59" in whole
     assert "Another story" not in whole
     assert "Imprint" not in whole
+
+
+def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
+    page = (
+        "<body><header>Site</header><form><article><header><h1>The title</h1></header><p>Text.</p>"
+        "<aside>A note.</aside></article></form><aside>Advertising</aside><footer>Imprint</footer></body>"
+    )
+    (part,) = extract(page.encode())
+    assert part.text == "# The title\n\nText.\n\nA note."
 
 
 def test_sections_follow_the_main_headings() -> None:
@@ -217,3 +227,28 @@ def test_markdown_of_real_sources_is_kept(shelf: Shelf) -> None:
     parts = list(extract(path, name="pkgs.md"))
     assert "\n".join(part.text for part in parts).split() == path.read_text().split()
     assert len(parts) > 5
+
+
+def test_a_filled_form_and_letters_beyond_the_first_plane() -> None:
+    unicode = (
+        b"/CIDInit /ProcSet findresource begin begincmap 1 begincodespacerange <00> <FF> endcodespacerange "
+        b"2 beginbfchar <41> <D83DDE00> <42> <D835DC65> endbfchar endcmap end"
+    )
+    form = pdf([
+        b"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [7 0 R] >> >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Annots [7 0 R] "
+        b"/Resources << /Font << /F1 5 0 R >> >> >>",
+        stream(b"BT /F1 24 Tf 100 700 Td (xABy) Tj ET"),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R >>",
+        stream(unicode),
+        b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (name) /V (filled in) /Rect [9 500 300 520] "
+        b"/AP << /N 8 0 R >> /F 4 >>",
+        stream(
+            b"/Tx BMC BT /F2 12 Tf 2 5 Td (filled in) Tj ET EMC",
+            b"/Type /XObject /Subtype /Form /BBox [0 0 200 20] /Resources << /Font << /F2 9 0 R >> >>",
+        ),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ])  # fmt: skip
+    (part,) = extract(form)
+    assert part.text == "x\U0001f600\U0001d465y\nfilled in"

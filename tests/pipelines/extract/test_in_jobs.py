@@ -1,4 +1,4 @@
-"""Extraction as a stage: each page is saved, a crash repeats only the page in hand, a bad file is dead with its code."""
+"""Extraction as a stage: pages are saved, a crash repeats only the one in hand, a bad file is dead with its code."""
 
 from __future__ import annotations
 

@@ -19,14 +19,17 @@ from perdure.pipelines.extract.part import clean
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
 
-SKIPPED = frozenset(
-    "script style template noscript head iframe object svg math-ml select textarea rp".split()
+_SKIPPED = frozenset(
+    "script style template noscript head iframe object svg select textarea rp annotation".split()
 )
-BOILERPLATE = frozenset("nav header footer aside form dialog button".split())
+_AROUND = frozenset("nav dialog button".split())
+_AROUND_OUTSIDE = frozenset("header footer aside".split())  # of the page, not of an article
+_TEXT_ITSELF = frozenset("article main section blockquote".split())
 _ROLES = frozenset("navigation banner contentinfo search complementary".split())
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q rb rt ruby s samp small "
-    "span strike strong sub sup time tt u var wbr input image".split()
+    "span strike strong sub sup time tt u var wbr input image math mi mn mo mrow msup msub msubsup mfrac msqrt mroot "
+    "mtext mstyle semantics mover munder munderover mspace mfenced mpadded".split()
 )
 _MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "code": "`", "kbd": "`", "samp": "`", "tt": "`"}
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -67,7 +70,7 @@ def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
             writer.write(node.tail)
             continue
         tag = node.tag.rpartition("}")[2].lower()
-        skipped = tag in SKIPPED or (bare and _surrounds(tag, node))
+        skipped = tag in _SKIPPED or (bare and _surrounds(tag, node))
         if event == "start" and skipped:
             walk.skip_subtree()
         elif event == "start":
@@ -82,7 +85,9 @@ def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
 
 
 def _surrounds(tag: str, node: HtmlElement) -> bool:
-    return tag in BOILERPLATE or node.get("role") in _ROLES or node.get("hidden") is not None
+    if tag in _AROUND_OUTSIDE:
+        return not any(above.tag in _TEXT_ITSELF for above in node.iterancestors())
+    return tag in _AROUND or node.get("role") in _ROLES or node.get("hidden") is not None
 
 
 class _Frame:

@@ -25,8 +25,8 @@ _IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _LETTER = re.compile(r"[^\W_]")
 _UNCLEAN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufffe\uffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SAMPLES = 40
-_SAMPLE_CHARS = 2_000
+_SAMPLES = 30
+_SAMPLE_CHARS = 1_000
 
 
 @frozen

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import re
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _SECURITY = 5
+_ACROFORM = 1  # FORMTYPE_ACRO_FORM
 _IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _TITLE_CHARS_MAX = 200
 _BOOKMARKS_MAX = 20_000
@@ -31,8 +34,8 @@ _LEADING_HASH = re.compile(r"^(#{1,6} )", re.M)
 class PdfReader:
     """Pages from 1. Bookmarks give the outline, and mark the lines they name as headings."""
 
-    def __init__(self, path: Path, *, read_pictures: bool = True, ocr_language: str = "eng") -> None:
-        self._ocr_language = ocr_language if read_pictures else ""
+    def __init__(self, path: Path, ocr_language: str = "eng") -> None:
+        self._ocr_language = ocr_language  # "": pictures are left alone
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             scan(data)
         self._pdf = _open(path)
@@ -43,30 +46,44 @@ class PdfReader:
             raise Permanent("document_empty", "this PDF has no pages")
         self.parts = range(1, count + 1)
         self.language = ""
+        self._is_form = self._pdf.get_formtype() == _ACROFORM
+        if self._is_form:
+            self._pdf.init_forms()
         self._bookmarks = _bookmarks(self._pdf)
         self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
 
     def read(self, key: int) -> Part:
-        from pypdfium2 import PdfiumError
-
-        try:
-            page = self._pdf[key - 1]
-        except PdfiumError as error:
-            raise Permanent("document_corrupt", f"page {key} of {len(self.parts)} cannot be read") from error
-        try:
+        with self._page(key) as page:
             text = _text(page, key)
             if text.strip():
                 return self._part(key, text)
             return self._read_picture(key, page)
-        finally:
-            page.close()
 
     def close(self) -> None:
         self._pdf.close()
 
+    @contextmanager
+    def _page(self, key: int) -> Iterator[PdfPage]:
+        from pypdfium2 import PdfiumError
+        from pypdfium2.raw import FPDFPage_GetAnnotCount
+
+        try:
+            page = self._pdf[key - 1]
+            if self._is_form and FPDFPage_GetAnnotCount(page) > 0:
+                page.flatten()  # what was filled in becomes text of the page
+                page.close()
+                page = self._pdf[key - 1]
+        except PdfiumError as error:
+            raise Permanent("document_corrupt", f"page {key} of {len(self.parts)} cannot be read") from error
+        try:
+            yield page
+        finally:
+            page.close()
+
     def _first_line(self) -> str:
-        lines = (line.strip() for line in self.read(1).text.split("\n"))
-        return next((line.lstrip("#\\ ") for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
+        with self._page(1) as page:
+            lines = (line.strip() for line in _text(page, 1).split("\n"))
+            return next((line for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
 
     def _part(self, key: int, text: str) -> Part:
         text = _LEADING_HASH.sub(r"\\\1", text)

@@ -1,0 +1,80 @@
+"""The document pipeline: from a URL, a file or a text to Markdown with anchors.
+
+fetch     the bytes at a URL, guarded; one request per attempt
+extract   page by page or chapter by chapter, each saved, in a process that can be killed
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from perdure import Context, Document, Pipeline
+from perdure.calls.fetch import NotModified
+from perdure.calls.fetch import fetch as fetch_url
+from perdure.core.frozen import frozen
+from perdure.errors import Transient
+from perdure.pipelines.extract import VERSION, Part, Summary, join, open_reader, summarise
+from perdure.settings import Settings
+
+#: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
+PER_HOST = 2
+EXTRACT_MB = 1_024
+EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
+
+
+@frozen
+class Source:
+    """What a document's content is and where it came from; `content` only where it was fetched."""
+
+    name: str
+    media_type: str
+    url: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+    content: bytes | None = None
+
+
+@frozen
+class Extracted:
+    """A whole document as Markdown with anchors, and what is known of it."""
+
+    markdown: str
+    summary: Summary
+
+
+def host_of(doc: Document) -> str | None:
+    """What documents of one host share."""
+    host = urlsplit(doc.url).hostname if doc.url is not None else None
+    return None if host is None else f"host:{host}"
+
+
+documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PER_HOST)
+
+
+@documents.stage(timeout=FETCH_S)
+async def fetch(doc: Document) -> Source:
+    """The content of a URL; what was handed in itself is left where it is."""
+    if doc.url is None:
+        return Source(doc.name, doc.media_type)
+    settings = Settings()
+    found = await fetch_url(
+        doc.url, allow_loopback=settings.allow_loopback, size_max=min(settings.document_bytes_max, 256 << 20)
+    )
+    if isinstance(found, NotModified):  # nobody asked whether it was
+        raise Transient(
+            f"{doc.url} answered that nothing changed, to a first request", code="response_broken"
+        )
+    try:
+        name = urlsplit(found.url).path.rpartition("/")[2]
+        return Source(name, found.media_type, found.url, found.etag, found.last_modified, found.content)
+    finally:
+        found.close()
+
+
+@documents.stage(version=VERSION, isolate=True, memory_mb=EXTRACT_MB, timeout=EXTRACT_S, stall=STALL_S)
+def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
+    """Every part is saved as it is read; a part that is saved is not read again."""
+    content = doc.path if fetch.content is None else fetch.content
+    with open_reader(content, fetch.media_type, fetch.name) as reader:
+        parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
+        return Extracted(join(parts), summarise(parts, reader.title, reader.language))
