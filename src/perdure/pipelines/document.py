@@ -55,7 +55,7 @@ documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PE
 async def fetch(doc: Document) -> Source:
     """The content of a URL; what was handed in itself is left where it is."""
     if doc.url is None:
-        return Source(doc.name, doc.media_type)
+        return Source(doc.name, doc.media_type or ("text/markdown" if doc.kind == "text" else ""))
     settings = Settings()
     found = await fetch_url(
         doc.url, allow_loopback=settings.allow_loopback, size_max=min(settings.document_bytes_max, 256 << 20)
