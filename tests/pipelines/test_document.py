@@ -67,7 +67,9 @@ def test_a_name_that_leads_nowhere_is_dead_after_three_attempts(
     async def unknown(host: str, port: int) -> list[str]:
         raise OSError("no such name")
 
-    monkeypatch.setattr(fetch.fetch, "__kwdefaults__", {**fetch.fetch.__kwdefaults__, "resolve": unknown})
+    monkeypatch.setattr(
+        fetch.fetch, "__kwdefaults__", {**(fetch.fetch.__kwdefaults__ or {}), "resolve": unknown}
+    )
     with trial(documents, store=store_url) as app:
         id_ = app.add(url="http://nowhere.test/", pipeline=documents).id
         assert drain(app).dead == 1
