@@ -96,6 +96,11 @@ class AsyncPerdure(Working):
         )
         self.only_queues: tuple[str, ...] = ()
 
+    def use(self, store: str) -> None:
+        """Another store than the one it was made for; before `start`."""
+        self.url = store
+        self._connect()
+
     def _connect(self) -> None:
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
         self.store = open_store(self.url, self.clock, self.settings.direct_url)

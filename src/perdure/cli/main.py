@@ -50,11 +50,47 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
+BUILTIN = "perdure.cli.builtin:app"
+
+
+@app.command()
+def add(
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="WHAT...", help="Files, directories, URLs, or - for standard input."),
+    ],
+    collection: Annotated[str, typer.Option(help="The collection they belong to.")] = "documents",
+    org: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
+    target: Annotated[
+        str, typer.Option("--app", metavar="MODULE:APP", help="An app of your own, with --pipeline.")
+    ] = BUILTIN,
+    pipeline: Annotated[str, typer.Option(help="Its pipeline.")] = "document",
+    store: StoreOption = None,
+) -> None:
+    """Take documents in: one line for each with its id. What is refused keeps no other from being added."""
+    import asyncio
+
+    from perdure.cli.add import add_all, show, sources
+    from perdure.cli.target import load_app
+
+    async def run() -> int:
+        found = load_app(target).service
+        if store is not None:
+            found.use(store)
+        await found.start()
+        try:
+            return show(await add_all(found, pipeline, sources(what), {"collection": collection, "org": org}))
+        finally:
+            await found.close()
+
+    raise typer.Exit(asyncio.run(run()))
+
+
 @app.command()
 def worker(
     target: Annotated[
         str, typer.Argument(metavar="MODULE:APP", help="Where the app is, for example books:app.")
-    ],
+    ] = BUILTIN,
     concurrency: Annotated[
         int | None, typer.Option(help="Documents at a time; by default the app's.", min=1, max=2000)
     ] = None,

@@ -1,0 +1,9 @@
+"""The app that comes with Perdure: what `perdure worker` runs and `perdure add` fills when no other is named."""
+
+from __future__ import annotations
+
+from perdure.app import Perdure
+from perdure.pipelines.document import documents
+
+TARGET = "perdure.cli.builtin:app"
+app = Perdure(pipelines=[documents])
