@@ -73,6 +73,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         "document_bomb",
         lambda: epub([chapter(b"x")], *((f"m{number}", b"") for number in range(10_000))),
     ),
+    "cut docx": ("document_corrupt", lambda: docx(paragraph(b"word " * 5000))[:-100]),
     "cut zip": ("document_corrupt", lambda: epub([chapter(b"word " * 5000)])[:-200]),
     "locked zip": ("document_encrypted", lambda: hostile.locked_member(epub([chapter(b"x")]))),
     "drm": (
@@ -132,6 +133,8 @@ READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "line of 10 MB": ("word word", lambda: b"word " * 2_100_000),
     "html line of 10 MB": ("word word", lambda: b"<!doctype html><p>" + b"word " * 2_100_000),
     "markdown line of 10 MB": ("# word", lambda: b"# " + b"word " * 2_100_000),
+    "many comments": ("y y", lambda: b"<!doctype html><p>" + b"<!-- x -->y " * 200_000),
+    "many elements": ("a\n\na", lambda: b"<!doctype html>" + b"<p>a</p>" * 60_000),
     "xxe in epub": (
         "before &leak; after",
         lambda: epub([chapter(b"<p>before &leak; after</p>", hostile.XXE)]),

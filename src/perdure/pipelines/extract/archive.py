@@ -78,7 +78,10 @@ def parse_xml(data: bytes, what: str) -> _Element:
     from lxml import etree
 
     internal: Any = "internal"  # the stubs know only yes and no
-    parser = etree.XMLParser(resolve_entities=internal, no_network=True, load_dtd=False, huge_tree=False)
+    parser = etree.XMLParser(
+        resolve_entities=internal, no_network=True, load_dtd=False, huge_tree=False,
+        remove_comments=True, remove_pis=True,
+    )  # fmt: skip
     try:
         return etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:

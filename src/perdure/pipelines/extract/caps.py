@@ -27,7 +27,7 @@ PAGE_CHARS_MAX = 5_000_000
 #: Markup and text. libxml2 gives up below 2,048 levels and would drop the rest without a word.
 MARKUP_BYTES_MAX = 64 * MIB
 TEXT_BYTES_MAX = 256 * MIB
-BOILERPLATE_BYTES_MAX = 4 * MIB  # pages above this are taken whole, finding the main text would take minutes
+MAIN_TEXT_ELEMENTS_MAX = 20_000  # pages with more are taken whole: finding their main text would take minutes
 
 
 def bomb(what: str) -> Permanent:

@@ -47,7 +47,8 @@ def parse_html(text: str) -> HtmlElement:
     data = text.encode(errors="replace")
     if len(data) > caps.MARKUP_BYTES_MAX:
         raise bomb(f"the page has {len(data)} bytes, at most {caps.MARKUP_BYTES_MAX} are read")
-    parser = html.HTMLParser(encoding="utf-8", huge_tree=True)
+    # A walk past many comments takes time by the square of their number.
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     try:
         root = html.document_fromstring(data, parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError) as error:
@@ -64,11 +65,8 @@ def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
     from lxml import etree
 
     writer = _Writer()
-    walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
+    walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
-        if event in {"comment", "pi"} or not isinstance(node.tag, str):
-            writer.write(node.tail)
-            continue
         tag = node.tag.rpartition("}")[2].lower()
         skipped = tag in _SKIPPED or (bare and _surrounds(tag, node))
         if event == "start" and skipped:

@@ -31,7 +31,7 @@ class PageReader:
         self.language = (
             root.get("lang") or root.get("{http://www.w3.org/XML/1998/namespace}lang") or ""
         ).lower()[:2]
-        text = markdown_of(root, whole_only=path.stat().st_size > caps.BOILERPLATE_BYTES_MAX)
+        text = _markdown_of(root)
         if not text.strip():
             raise Permanent("document_empty", "there is no text in this page")
         self._sections = sections(text)
@@ -44,13 +44,13 @@ class PageReader:
         self._sections = []
 
 
-def markdown_of(root: HtmlElement, *, whole_only: bool = False) -> str:
+def _markdown_of(root: HtmlElement) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
         return to_markdown(root)  # a page that is all header or form
-    if whole_only or words < _MAIN_WORDS_MIN:
+    if words < _MAIN_WORDS_MIN or sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
         return whole
     main = _main_text(root)
     share = count_words(main) / words
