@@ -30,8 +30,10 @@ class Outcome:
     code: str = ""
 
 
-def sources(given: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """(what to call it, how to add it) of each; a directory stands for all files in it, but not for hidden ones."""
+def sources(given: Sequence[str], store: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """(what to call it, how to add it) of each; a directory stands for all files in it, but neither for hidden ones nor
+    for those of the store itself."""
+    own = store.removeprefix("sqlite:///") if store.startswith("sqlite:///") else ""
     found: list[tuple[str, dict[str, Any]]] = []
     for one in given:
         if one == "-":
@@ -39,16 +41,17 @@ def sources(given: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
         elif "://" in one:
             found.append((one, {"url": one}))
         elif Path(one).is_dir():
-            found += [(str(path), {"path": path}) for path in _files(Path(one))]
+            found += [(str(path), {"path": path}) for path in _files(Path(one), own)]
         else:
             found.append((one, {"path": one}))
     return found
 
 
-def _files(directory: Path) -> Iterator[Path]:
+def _files(directory: Path, store: str) -> Iterator[Path]:
+    own = str(Path(store).resolve()) if store else None
     for path in sorted(directory.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(directory).parts)
-        if path.is_file() and not hidden:
+        if path.is_file() and not hidden and not (own and str(path.resolve()).startswith(own)):
             yield path
 
 

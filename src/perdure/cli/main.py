@@ -79,7 +79,11 @@ def add(
             found.use(store)
         await found.start()
         try:
-            return show(await add_all(found, pipeline, sources(what), {"collection": collection, "org": org}))
+            return show(
+                await add_all(
+                    found, pipeline, sources(what, found.url), {"collection": collection, "org": org}
+                )
+            )
         finally:
             await found.close()
 
