@@ -56,3 +56,11 @@ def test_standard_input_is_a_document(tmp_path: Path) -> None:
     with trial(documents, store=store) as app:
         assert drain(app).done == 1
         assert "from a pipe" in app.output(id_, "extract").markdown
+
+
+def test_a_directory_that_holds_the_store_is_added_without_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("well")
+    store = f"sqlite:///{tmp_path}/p.db"
+    succeeded("migrate", "--store", store)
+
+    assert succeeded("add", ".", "--store", store, cwd=tmp_path).split()[2:] == ["a.txt"]
