@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, rows
+from perdure.store import entering, indexing, rows
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
@@ -120,7 +120,7 @@ class Flush:
         return {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
 
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
-        """Outputs, items, rows and children of accepted saves."""
+        """Outputs, items, rows, chunks and children of accepted saves."""
         sql, now_ms = self.sql, self.now_ms
         if outputs := [rows.saved(s.job, s.output, now_ms) for s in saves if s.output]:
             yield Query(sql.SAVED_ADD, rows=outputs)
@@ -133,6 +133,8 @@ class Flush:
             yield Query(sql.EMITTED_ADD, rows=list(emitted.values()))
         if stale := [rows.stale(s) for s in saves if s.output and s.fingerprint and s.job.resumed]:
             yield Query(sql.EMITTED_STALE, rows=stale)
+        if found := [s for s in saves if s.chunks is not None or s.connections is not None]:
+            yield from indexing.index(sql, found, now_ms)
         if documents := [d for s in saves for d in s.documents]:
             yield from self.insert(documents)
         for save in saves:

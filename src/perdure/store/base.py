@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.store import records
@@ -221,5 +222,24 @@ class Store(Protocol):
 
     async def kpis(self, since_ms: int) -> list[records.Kpi]:
         """How calls to each service went since then."""
+
+    async def search(
+        self, org: str, query: str, vector: tuple[str, bytes] | None = None, *, collection: str | None = None,
+        document: str | None = None, limit: int = 10,
+    ) -> list[records.Hit]:  # fmt: skip
+        """Chunks of the organisation by the words of `query` (any text; "in quotes" is a phrase) and, where it is
+        given, by a vector and the model that made it."""
+
+    async def nearest(
+        self, org: str, document_id: str, *, threshold: float = 0.6, each: int = 5
+    ) -> list[Connection]:
+        """For each chunk of the document its most similar chunks in others of the organisation; not stored yet."""
+
+    async def chunks(self, org: str, document_id: str) -> list[Chunk]:
+        """The document's chunks, in order."""
+
+    async def completeness(self, org: str, document_id: str) -> Completeness: ...
+    async def connections(self, org: str, document_id: str, chunk_id: str | None = None) -> list[Connection]:
+        """What the document's chunks (or one of them) are connected with, whichever side found it."""
 
     async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

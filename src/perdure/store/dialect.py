@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from perdure.core.words import Term
 from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
 
@@ -74,6 +75,15 @@ NEW_CALL = {
     "api_name": "text", "retry_count": "int", "success": "boolean", "latency_ms": "bigint", "timestamp": "bigint",
     "added_ms": "bigint",
 }  # fmt: skip
+NEW_CHUNK = {
+    "org": "text", "document_id": "text", "id": "text", "position": "int", "starts": "int", "ends": "int",
+    "anchor": "text", "page": "int", "model": "text", "vector": "bytea", "text": "text", "scope": "text",
+    "words": "text",
+}  # fmt: skip
+NEW_CONNECTION = {
+    "org": "text", "document_id": "text", "chunk_id": "text", "other_document_id": "text", "other_id": "text",
+    "score": "double precision", "model": "text",
+}  # fmt: skip
 #: what a saved job becomes
 FENCE_SAVE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "lane": "text",
@@ -124,6 +134,19 @@ UPSERT_ITEM = (
 )
 UPSERT_EMITTED = "ON CONFLICT (org, document_id, name, key) DO UPDATE SET " + excluded(
     NEW_EMITTED, "org", "document_id", "name", "key"
+)
+#: What is there as it should be is not written again, so a repeated save touches no index.
+UPSERT_CHUNK = (
+    f"ON CONFLICT (org, document_id, id) DO UPDATE SET {excluded(NEW_CHUNK, 'org', 'document_id', 'id')} WHERE "
+    + " OR ".join(
+        f"chunk.{name} IS DISTINCT FROM excluded.{name}"
+        for name in ("position", "starts", "ends", "anchor", "page", "model", "vector", "text", "scope")
+    )
+)
+UPSERT_CONNECTION = (
+    "ON CONFLICT (org, document_id, chunk_id, other_document_id, other_id) "
+    "DO UPDATE SET score = excluded.score, model = excluded.model "
+    "WHERE connection.score <> excluded.score OR connection.model <> excluded.model"
 )
 REQUEUE_JOB = (
     "ON CONFLICT (org, document_id, key) DO UPDATE SET "
@@ -422,6 +445,44 @@ class Dialect(ABC):
         "OR EXISTS (SELECT 1 FROM item WHERE blob = $1)"
     )
 
+    # --- chunks ----------------------------------------------------------------------------------
+
+    INDEXED_ADD = (
+        "INSERT INTO indexed (org, document_id) VALUES ($1, $2) ON CONFLICT (org, document_id) DO NOTHING"
+    )
+    INDEXED_LOCK = (
+        "SELECT i.revision, d.collection FROM indexed i JOIN document d ON d.org = i.org AND d.id = i.document_id "
+        "WHERE i.org = $1 AND i.document_id = $2"
+    )
+    CHUNK_IDS = "SELECT id FROM chunk WHERE org = $1 AND document_id = $2"
+    CHUNKS = (
+        "SELECT id, position, starts, ends, text, anchor, page, model, vector FROM chunk "
+        "WHERE org = $1 AND document_id = $2 ORDER BY position, id"
+    )
+    COMPLETENESS = (
+        "SELECT coalesce((SELECT expected FROM indexed WHERE org = $1 AND document_id = $2), 0), "
+        "count(*), count(vector) FROM chunk WHERE org = $1 AND document_id = $2"
+    )
+    INDEXED_SINCE = (
+        "SELECT i.document_id, i.revision, d.collection, i.expected FROM indexed i "
+        "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.change >= $2"
+    )
+    CONNECTION_KEYS = (
+        "SELECT chunk_id, other_document_id, other_id FROM connection WHERE org = $1 AND document_id = $2"
+    )
+    #: Found from either side; what leads to a chunk that is gone, or that another model embedded, does not count.
+    CONNECTIONS = (
+        "SELECT c.id, n.there, o.id, max(n.score), n.model FROM ("
+        "SELECT chunk_id AS id, other_document_id AS there, other_id, score, model FROM connection "
+        "WHERE org = $1 AND document_id = $2 UNION ALL "
+        "SELECT other_id, document_id, chunk_id, score, model FROM connection "
+        "WHERE org = $1 AND other_document_id = $2) AS n "
+        "JOIN chunk c ON c.org = $1 AND c.document_id = $2 AND c.id = n.id AND c.model = n.model "
+        "JOIN chunk o ON o.org = $1 AND o.document_id = n.there AND o.id = n.other_id AND o.model = n.model "
+        "WHERE CAST($3 AS text) IS NULL OR c.id = $3 "
+        "GROUP BY c.id, c.position, n.there, o.id, n.model ORDER BY c.position, max(n.score) DESC, n.there, o.id"
+    )
+
     #: Wakes idle workers when the transaction commits; None where that is done otherwise.
     NOTIFY: str | None = None
 
@@ -457,6 +518,24 @@ class Dialect(ABC):
     RECALL: str
     CALL_ADD: str
     CALLS_FORGET: str
+    CHUNK_ADD: str
+    CHUNK_DROP: str
+    INDEXED_SET: str
+    INDEXED_MARK: str  # what changes from now on is not below it
+    CONNECTION_ADD: str
+    CONNECTION_DROP: str  # by its key
+    CONNECTION_CUT: str  # all that lead from or to a chunk
+    CHUNK_VECTORS: str
+    CHUNK_FOUND: str  # ranked are no more than the first limit, of the words that stand nearly everywhere
+    CHUNK_HITS: str
+
+    @abstractmethod
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
+        """What CHUNK_FOUND takes after its two limits: chunks in the scope with every term, or with any."""
+
+    @abstractmethod
+    def many(self, values: Sequence[int]) -> object:
+        """Numbers as one parameter."""
 
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:

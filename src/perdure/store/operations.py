@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from perdure.core.chunk import Chunk, Connection
 from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
 from perdure.core.outcome import Outcome
@@ -98,6 +99,22 @@ class EmittedRow:
 
 
 @frozen
+class NewChunk:
+    """A chunk with the words under which it is found."""
+
+    chunk: Chunk
+    words: str
+
+
+@frozen
+class ChunkSet:
+    """All the chunks that a document shall have. Those of the same revision are there already."""
+
+    revision: str
+    chunks: tuple[NewChunk, ...]
+
+
+@frozen
 class Add:
     """Write documents with their jobs. Answer: a list of `Added`."""
 
@@ -118,7 +135,7 @@ class Claim:
 
 @frozen
 class Save:
-    """A checkpoint: output, rows, children and the advance. Answer: True, or False when the lease has passed on."""
+    """A checkpoint: what the stage made, and the advance. Answer: True, or False when the lease has passed on."""
 
     job: Job
     stage: str  # where the job stands after this save
@@ -133,6 +150,8 @@ class Save:
     documents: tuple[NewDocument, ...] = ()
     jobs: tuple[NewJob, ...] = ()
     sql: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    chunks: ChunkSet | None = None  # instead of those that the document has
+    connections: tuple[Connection, ...] | None = None  # from its chunks, instead of those that they have
 
 
 @frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
@@ -20,6 +21,8 @@ from perdure.store.dialect import (
     LEND_SET,
     NEW_ATTEMPT,
     NEW_CALL,
+    NEW_CHUNK,
+    NEW_CONNECTION,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
@@ -29,6 +32,8 @@ from perdure.store.dialect import (
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
+    UPSERT_CHUNK,
+    UPSERT_CONNECTION,
     UPSERT_EMITTED,
     UPSERT_ITEM,
     UPSERT_SAVED,
@@ -57,6 +62,10 @@ def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
         f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM {_unnest(columns, 1)} "
         f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} RETURNING r.ord"
     )
+
+
+def _quoted(word: str) -> str:
+    return f"'{word}'"  # letters and digits only
 
 
 class PostgresDialect(Dialect):
@@ -188,6 +197,53 @@ class PostgresDialect(Dialect):
         "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.id"
     )
 
+    CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    CHUNK_DROP = (
+        f"DELETE FROM chunk c USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
+        "WHERE c.org = r.org AND c.document_id = r.document_id AND c.id = r.id"
+    )
+    INDEXED_LOCK = f"{Dialect.INDEXED_LOCK} FOR UPDATE OF i"
+    #: Numbers of transactions: what is not below the oldest that was still open may not have been seen.
+    INDEXED_SET = (
+        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, "
+        "change = CAST(CAST(pg_current_xact_id() AS text) AS bigint) WHERE org = $1 AND document_id = $2"
+    )
+    INDEXED_MARK = (
+        "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) "
+        "WHERE CAST($1 AS text) IS NOT NULL"
+    )
+    CONNECTION_ADD = _insert(
+        "connection",
+        NEW_CONNECTION,
+        "WHERE EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org AND c.document_id = r.document_id "
+        "AND c.id = r.chunk_id) AND EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org "
+        f"AND c.document_id = r.other_document_id AND c.id = r.other_id) {UPSERT_CONNECTION}",
+    )
+    CONNECTION_DROP = (
+        f"DELETE FROM connection n USING {_unnest(dict(list(NEW_CONNECTION.items())[:5]))} WHERE n.org = r.org "
+        "AND n.document_id = r.document_id AND n.chunk_id = r.chunk_id "
+        "AND n.other_document_id = r.other_document_id AND n.other_id = r.other_id"
+    )
+    CONNECTION_CUT = (
+        f"DELETE FROM connection n USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
+        "WHERE n.org = r.org AND ((n.document_id = r.document_id AND n.chunk_id = r.id) "
+        "OR (n.other_document_id = r.document_id AND n.other_id = r.id))"
+    )
+    CHUNK_VECTORS = (
+        f"SELECT c.document_id, c.num, c.vector FROM {_unnest({'document_id': 'text'}, 3)} JOIN chunk c "
+        "ON c.org = $1 AND c.document_id = r.document_id AND c.model = $2 AND octet_length(c.vector) = $3"
+    )
+    CHUNK_FOUND = (
+        "SELECT f.num FROM (SELECT num, ts_rank(found, CAST(CAST($4 AS text) AS tsquery), 1) AS score FROM chunk "
+        "WHERE found @@ CAST(CAST($3 AS text) AS tsquery) LIMIT $1) f ORDER BY f.score DESC, f.num LIMIT $2"
+    )
+    CHUNK_HITS = (
+        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM chunk c "
+        "JOIN document d ON d.org = c.org AND d.id = c.document_id "
+        "WHERE c.org = $1 AND (CAST($2 AS text) IS NULL OR d.collection = $2) "
+        "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num = ANY($4::bigint[])"
+    )
+
     _CLAIM = (
         "WITH ready AS MATERIALIZED (SELECT x.org, x.id FROM queue q CROSS JOIN lane l CROSS JOIN LATERAL ("
         "SELECT org, id, vt, priority FROM job WHERE state = 'queued' AND queue = q.name AND lane = l.name "
@@ -199,6 +255,13 @@ class PostgresDialect(Dialect):
         "FROM ready, document d WHERE j.org = ready.org AND j.id = ready.id AND d.org = j.org AND d.id = j.document_id "
         f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}"
     )
+
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
+        words = (" & " if every else " | ").join(f"({' <-> '.join(map(_quoted, term))})" for term in asked)
+        return " & ".join([*map(_quoted, scope), f"({words})"]), words
+
+    def many(self, values: Sequence[int]) -> object:
+        return list(values)
 
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         return (yield Query(self._FINISH, (now_ms,), finished))

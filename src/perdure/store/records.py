@@ -178,6 +178,19 @@ class Kpi:
 
 
 @frozen
+class Hit:
+    """A chunk that a search found; a higher score is better, and says nothing outside of its search."""
+
+    document_id: str
+    chunk_id: str
+    score: float
+    snippet: str
+    anchor: str
+    page: int | None
+    name: str  # of the document
+
+
+@frozen
 class QueueRecord:
     """A queue, whether it is paused, and since when its oldest ready job could have run."""
 

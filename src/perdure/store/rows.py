@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
+from perdure.core.chunk import Connection
 from perdure.core.model import POLICY_HOOK, Job, Policy, State
 from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Retry, hold_delay_ms
 from perdure.store.base import Row
@@ -12,6 +13,7 @@ from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
     EmittedRow,
     ItemOutput,
+    NewChunk,
     NewDocument,
     NewJob,
     Save,
@@ -157,6 +159,22 @@ def stale(save: Save) -> Row:
     """Whose older rows go when the stage is saved."""
     j = save.job
     return (j.org, j.document_id, j.pipeline, save.ran, save.fingerprint)
+
+
+def chunk(j: Job, new: NewChunk, scope: str) -> Row:
+    c = new.chunk
+    return (
+        j.org, j.document_id, c.id, c.position, c.start, c.end, c.anchor, c.page, c.model, c.vector, c.text, scope,
+        new.words,
+    )  # fmt: skip
+
+
+def connection_key(c: Connection) -> Row:
+    return (c.chunk_id, c.other_document_id, c.other_id)
+
+
+def connection(j: Job, c: Connection) -> Row:
+    return (j.org, j.document_id, c.chunk_id, c.other_document_id, c.other_id, c.score, c.model)
 
 
 def attempt(op: Settle, now_ms: int) -> Row:

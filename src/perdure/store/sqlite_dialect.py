@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from heapq import nsmallest
 
+from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
@@ -23,6 +24,8 @@ from perdure.store.dialect import (
     LEND_SET,
     NEW_ATTEMPT,
     NEW_CALL,
+    NEW_CHUNK,
+    NEW_CONNECTION,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_ITEM,
@@ -32,6 +35,8 @@ from perdure.store.dialect import (
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
+    UPSERT_CHUNK,
+    UPSERT_CONNECTION,
     UPSERT_EMITTED,
     UPSERT_ITEM,
     UPSERT_SAVED,
@@ -131,6 +136,41 @@ class SqliteDialect(Dialect):
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
     RECALL = f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') RETURNING id"
 
+    CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    CHUNK_DROP = "DELETE FROM chunk WHERE org = $1 AND document_id = $2 AND id = $3"
+    INDEXED_SET = (
+        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, "
+        "change = (SELECT max(change) + 1 FROM indexed WHERE org = $1) WHERE org = $1 AND document_id = $2"
+    )
+    INDEXED_MARK = "SELECT coalesce(max(change), 0) + 1 FROM indexed WHERE org = $1"
+    CONNECTION_ADD = (
+        f"INSERT INTO connection ({', '.join(NEW_CONNECTION)}) SELECT $1, $2, $3, $4, $5, $6, $7 "
+        "WHERE EXISTS (SELECT 1 FROM chunk WHERE org = $1 AND document_id = $2 AND id = $3) "
+        f"AND EXISTS (SELECT 1 FROM chunk WHERE org = $1 AND document_id = $4 AND id = $5) {UPSERT_CONNECTION}"
+    )
+    CONNECTION_DROP = (
+        "DELETE FROM connection WHERE org = $1 AND document_id = $2 AND chunk_id = $3 AND other_document_id = $4 "
+        "AND other_id = $5"
+    )
+    CONNECTION_CUT = (
+        "DELETE FROM connection WHERE org = $1 AND ((document_id = $2 AND chunk_id = $3) "
+        "OR (other_document_id = $2 AND other_id = $3))"
+    )
+    CHUNK_VECTORS = (
+        "SELECT document_id, num, vector FROM chunk WHERE org = $1 AND model = $2 AND octet_length(vector) = $3 "
+        "AND document_id = $4"
+    )
+    CHUNK_FOUND = (
+        "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
+        "WHERE chunk_text MATCH $3 ORDER BY rowid DESC LIMIT $1) ORDER BY score, num LIMIT $2"
+    )
+    CHUNK_HITS = (
+        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM chunk c "
+        "JOIN document d ON d.org = c.org AND d.id = c.document_id "
+        "WHERE c.org = $1 AND (CAST($2 AS text) IS NULL OR d.collection = $2) "
+        "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num IN (SELECT value FROM json_each($4))"
+    )
+
     _PAIRS = (
         "SELECT q.name, l.name FROM queue q, lane l WHERE q.name IN (SELECT value FROM json_each($1)) "
         "AND NOT q.paused AND l.down_ms IS NULL"
@@ -147,6 +187,13 @@ class SqliteDialect(Dialect):
         f"SELECT {JOB_COLUMNS}, {DOCUMENT_COLUMNS} FROM job j "
         "JOIN document d ON d.org = j.org AND d.id = j.document_id WHERE j.id = $1"
     )
+
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
+        words = (" AND " if every else " OR ").join(f'"{" ".join(term)}"' for term in asked)
+        return (" AND ".join([*(f'scope : "{word}"' for word in scope), f"words : ({words})"]),)
+
+    def many(self, values: Sequence[int]) -> object:
+        return json.dumps(values)
 
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         accepted = yield Query(self._FINISH, (now_ms,), [row[:-2] for row in finished])

@@ -201,6 +201,45 @@ CREATE TABLE emitted (
   PRIMARY KEY (org, document_id, name, key)
 );
 
+-- What is searchable: the chunks of a document, all of one revision. `vector` is what `model` made of the text (float32);
+-- `words` are the folded words that are looked up, `scope` the words that stand for organisation, collection and document.
+CREATE TABLE chunk (
+  num         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  org         text COLLATE "C" NOT NULL,
+  document_id text COLLATE "C" NOT NULL,
+  id          text COLLATE "C" NOT NULL,
+  position    int NOT NULL,
+  starts      int NOT NULL,
+  ends        int NOT NULL,
+  anchor      text NOT NULL,
+  page        int,
+  model       text COLLATE "C",
+  vector      bytea,
+  text        text NOT NULL,
+  scope       text NOT NULL,
+  words       text NOT NULL,
+  found       tsvector NOT NULL GENERATED ALWAYS AS (to_tsvector('simple', scope || ' ' || words)) STORED,
+  UNIQUE (org, document_id, id),
+  CHECK ((model IS NULL) = (vector IS NULL))
+);
+CREATE INDEX chunk_text ON chunk USING gin (found);
+-- Documents that have chunks: which revision of them, and how many there should be. Whoever keeps a copy reads what has a
+-- `change` that is not below the mark of his last look.
+CREATE TABLE indexed (
+  org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, revision text NOT NULL DEFAULT '', expected int NOT NULL DEFAULT 0,
+  change bigint NOT NULL DEFAULT 0, saved_ms bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (org, document_id)
+);
+CREATE INDEX indexed_change ON indexed (org, change);
+-- Chunks of different documents that are about the same. No foreign keys: either side may be superseded at any time, and
+-- what leads to a chunk that is not there is never shown.
+CREATE TABLE connection (
+  org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, chunk_id text COLLATE "C" NOT NULL, other_document_id text COLLATE "C" NOT NULL,
+  other_id text COLLATE "C" NOT NULL, score double precision NOT NULL, model text COLLATE "C" NOT NULL,
+  PRIMARY KEY (org, document_id, chunk_id, other_document_id, other_id)
+);
+CREATE INDEX connection_other ON connection (org, other_document_id, other_id);
+
 -- What operators did.
 CREATE TABLE act (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -194,6 +194,54 @@ CREATE TABLE emitted (
   PRIMARY KEY (org, document_id, name, key)
 );
 
+-- What is searchable: the chunks of a document, all of one revision. `vector` is what `model` made of the text (float32);
+-- `words` are the folded words that are looked up, `scope` the words that stand for organisation, collection and document.
+CREATE TABLE chunk (
+  num         integer PRIMARY KEY AUTOINCREMENT,
+  org         text NOT NULL,
+  document_id text NOT NULL,
+  id          text NOT NULL,
+  position    integer NOT NULL,
+  starts      integer NOT NULL,
+  ends        integer NOT NULL,
+  anchor      text NOT NULL,
+  page        integer,
+  model       text,
+  vector      blob,
+  text        text NOT NULL,
+  scope       text NOT NULL,
+  words       text NOT NULL,
+  UNIQUE (org, document_id, id),
+  CHECK ((model IS NULL) = (vector IS NULL))
+);
+CREATE VIRTUAL TABLE chunk_text USING fts5(scope, words, content='chunk', content_rowid='num', tokenize='ascii');
+CREATE TRIGGER chunk_added AFTER INSERT ON chunk BEGIN
+  INSERT INTO chunk_text (rowid, scope, words) VALUES (new.num, new.scope, new.words);
+END;
+CREATE TRIGGER chunk_dropped AFTER DELETE ON chunk BEGIN
+  INSERT INTO chunk_text (chunk_text, rowid, scope, words) VALUES ('delete', old.num, old.scope, old.words);
+END;
+CREATE TRIGGER chunk_changed AFTER UPDATE OF scope, words ON chunk WHEN old.scope <> new.scope OR old.words <> new.words BEGIN
+  INSERT INTO chunk_text (chunk_text, rowid, scope, words) VALUES ('delete', old.num, old.scope, old.words);
+  INSERT INTO chunk_text (rowid, scope, words) VALUES (new.num, new.scope, new.words);
+END;
+-- Documents that have chunks: which revision of them, and how many there should be. Whoever keeps a copy reads what has a
+-- `change` that is not below the mark of his last look.
+CREATE TABLE indexed (
+  org text NOT NULL, document_id text NOT NULL, revision text NOT NULL DEFAULT '', expected integer NOT NULL DEFAULT 0,
+  change integer NOT NULL DEFAULT 0, saved_ms integer NOT NULL DEFAULT 0,
+  PRIMARY KEY (org, document_id)
+) WITHOUT ROWID;
+CREATE INDEX indexed_change ON indexed (org, change);
+-- Chunks of different documents that are about the same. No foreign keys: either side may be superseded at any time, and
+-- what leads to a chunk that is not there is never shown.
+CREATE TABLE connection (
+  org text NOT NULL, document_id text NOT NULL, chunk_id text NOT NULL, other_document_id text NOT NULL,
+  other_id text NOT NULL, score real NOT NULL, model text NOT NULL,
+  PRIMARY KEY (org, document_id, chunk_id, other_document_id, other_id)
+) WITHOUT ROWID;
+CREATE INDEX connection_other ON connection (org, other_document_id, other_id);
+
 -- What operators did.
 CREATE TABLE act (
   id integer PRIMARY KEY AUTOINCREMENT,

@@ -1,0 +1,61 @@
+"""A chunk: a passage of a document that is found, embedded and connected as one."""
+
+from __future__ import annotations
+
+from perdure.core.fingerprint import digest
+from perdure.core.frozen import frozen
+
+
+@frozen
+class Chunk:
+    """A passage of a document's text: `text` stands at `start` … `end` of it, in characters.
+
+    `vector` is what the model called `model` made of it: float32, little-endian. Both are there or neither is.
+    """
+
+    id: str
+    position: int
+    start: int
+    end: int
+    text: str
+    anchor: str = ""  # of the part that it begins in
+    page: int | None = None
+    model: str | None = None
+    vector: bytes | None = None
+
+
+def chunk_id(document_id: str, content_hash: str, position: int, text: str) -> str:
+    """The same passage of the same content has the same id, in every process and every attempt."""
+    return digest(document_id, content_hash, position, digest(text))[:32]
+
+
+def revision(chunks: tuple[Chunk, ...]) -> str:
+    """Names a document's chunks with all that is stored of them: equal if, and only if, nothing differs."""
+    parts: list[str | bytes | int | None] = []
+    for c in chunks:
+        parts += (c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, c.model, c.vector)
+    return digest(*parts)
+
+
+@frozen
+class Connection:
+    """Two chunks of different documents of one organisation that are about the same; `score` is their cosine."""
+
+    chunk_id: str
+    other_document_id: str
+    other_id: str
+    score: float
+    model: str
+
+
+@frozen
+class Completeness:
+    """How many chunks a document should have, how many are stored, and how many of these have a vector."""
+
+    expected: int
+    stored: int
+    embedded: int
+
+    @property
+    def complete(self) -> bool:
+        return self.expected == self.stored == self.embedded

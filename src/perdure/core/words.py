@@ -1,0 +1,94 @@
+"""Words as search knows them: one way for what is indexed, for what is asked and for snippets, on every database.
+
+A word is a run of letters and digits, folded: case, accents and ligatures make no difference. Scripts that are written
+without spaces are cut into pairs of characters, and what is asked in them is a phrase of such pairs.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+WORD_CHARS_MAX = 64
+TERMS_MAX = 32
+SNIPPET_CHARS = 240
+PLACES_MAX = 40  # of words asked for that a snippet is chosen among
+
+_WORD = re.compile(r"[^\W_]+")
+_ACCENT = re.compile("[\u0300-\u036f]+")
+_SCRIPTS = re.compile(
+    "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
+_UNSPACED = frozenset(map(chr, (*range(0x3040, 0x3100), *range(0x3400, 0xA000), *range(0xF900, 0xFB00))))
+_QUOTED = re.compile('"([^"]*)"?|([^"]+)')
+
+#: Words that must follow each other.
+Term = tuple[str, ...]
+
+
+def folded(text: str) -> str:
+    """The text without what makes no difference to a search."""
+    if text.isascii():
+        return text.lower()
+    bare = _ACCENT.sub("", unicodedata.normalize("NFKD", text.casefold()))
+    return unicodedata.normalize("NFKC", bare)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order."""
+    found = _WORD.findall(folded(text))
+    if text.isascii():
+        return [word[:WORD_CHARS_MAX] for word in found]
+    return [word for run in found for word in _cut(run)]
+
+
+def terms(query: str) -> list[Term]:
+    """What is asked for: each word, and each phrase in quotes. Any text is a query; what is no word is left out."""
+    found: dict[Term, None] = {}
+    for match in _QUOTED.finditer(query):
+        if match[1] is not None:
+            found[tuple(words(match[1]))] = None
+        else:
+            for run in _WORD.findall(folded(match[2])):
+                found[tuple(_cut(run))] = None
+    found.pop((), None)
+    return list(found)[:TERMS_MAX]
+
+
+def snippet(text: str, asked: list[Term], chars: int = SNIPPET_CHARS) -> str:
+    """The passage of about `chars` characters with the most of the words asked for; else the beginning."""
+    wanted = {word for term in asked for word in term}
+    places: list[tuple[int, int, set[str]]] = []
+    for run in _WORD.finditer(text):
+        word = run[0]
+        if hits := wanted.intersection((word.lower(),) if word.isascii() else words(word)):
+            places.append((run.start(), run.end(), hits))
+            if len(places) == PLACES_MAX:
+                break
+    best, most = 0, 0
+    for n, (start, _, _) in enumerate(places):
+        near = {word for _, end, hits in places[n:] if end - start <= chars for word in hits}
+        if len(near) > most:
+            best, most = start, len(near)
+    start = max(0, min(best - chars // 6, len(text) - chars))
+    return _whole_words(text, start, min(len(text), start + chars))
+
+
+def _whole_words(text: str, start: int, end: int) -> str:
+    """The passage on one line, not begun or ended within a word, with … where there is more."""
+    if start and (gap := text.find(" ", start, start + 20)) >= 0:
+        start = gap + 1
+    if end < len(text) and (gap := text.rfind(" ", end - 20, end)) > start:
+        end = gap
+    passage = " ".join(text[start:end].split())
+    return f"{'… ' if start else ''}{passage}{' …' if end < len(text) else ''}"
+
+
+def _cut(run: str) -> Iterator[str]:
+    """One word, or the pairs of characters of a script without spaces."""
+    for part in _SCRIPTS.findall(run):
+        if part[0] not in _UNSPACED or len(part) == 1:
+            yield part[:WORD_CHARS_MAX]
+        else:
+            yield from (part[n : n + 2] for n in range(len(part) - 1))

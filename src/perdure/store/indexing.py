@@ -1,0 +1,69 @@
+"""A document's chunks and connections, replaced within the transaction that saves the stage which made them.
+
+Readers see those of one revision, never a mixture or nothing. What is stored already as it should be is not touched: a
+save that is repeated writes nothing, and the same text keeps its chunk, its number and its connections.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from perdure.core.chunk import Connection
+from perdure.core.model import Job
+from perdure.store import rows
+from perdure.store.base import Query, Steps
+from perdure.store.dialect import Dialect
+from perdure.store.operations import ChunkSet, Save
+
+#: Rows of one statement: a server ends those that take too long.
+SLICE = 500
+
+
+def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[None]:
+    """Write the chunks and connections of accepted saves."""
+    for save in sorted(saves, key=lambda s: (s.job.org, s.job.document_id)):
+        if save.chunks is not None:
+            yield from _replace(sql, save.job, save.chunks, now_ms)
+        if save.connections is not None:
+            yield from _connect(sql, save.job, save.connections)
+
+
+def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
+    which = (job.org, job.document_id)
+    # so that there is a row to lock: a follow-up job may write chunks at the same time
+    yield Query(sql.INDEXED_ADD, which)
+    revision, collection = (yield Query(sql.INDEXED_LOCK, which))[0]
+    if revision == new.revision:
+        return
+    words = " ".join(scope(job.org, collection, job.document_id))
+    chunks = {n.chunk.id: rows.chunk(job, n, words) for n in new.chunks}
+    known = {row[0] for row in (yield Query(sql.CHUNK_IDS, which))}
+    gone = [(*which, id_) for id_ in sorted(known - chunks.keys())]
+    yield from _sliced(sql.CONNECTION_CUT, gone)
+    yield from _sliced(sql.CHUNK_DROP, gone)
+    yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
+    yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms))
+
+
+def _connect(sql: Dialect, job: Job, connections: Sequence[Connection]) -> Steps[None]:
+    which = (job.org, job.document_id)
+    new = {rows.connection_key(c): rows.connection(job, c) for c in connections}
+    known = set((yield Query(sql.CONNECTION_KEYS, which)))
+    yield from _sliced(sql.CONNECTION_DROP, [(*which, *key) for key in sorted(known - new.keys())])
+    yield from _sliced(sql.CONNECTION_ADD, [new[key] for key in sorted(new)])
+
+
+def _sliced(statement: str, all_rows: Sequence[Sequence[object]]) -> Steps[None]:
+    for n in range(0, len(all_rows), SLICE):
+        yield Query(statement, rows=all_rows[n : n + SLICE])
+
+
+def scope(org: str, collection: str | None = None, document_id: str | None = None) -> list[str]:
+    """Words that only chunks of this organisation, collection and document have in their scope."""
+    named = (("o", org), ("c", collection), ("d", document_id))
+    return [
+        kind + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:24]
+        for kind, name in named
+        if name is not None
+    ]

@@ -1,0 +1,158 @@
+"""Search over chunks that are committed: by words, by vectors, and by both, fused by their ranks.
+
+A chunk that is second by words and first by vectors beats one that is first by either alone: each list gives it
+1 / (60 + its rank), and the sum is its score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from perdure.core.chunk import Chunk, Completeness, Connection
+from perdure.core.words import Term, snippet, terms
+from perdure.errors import InputInvalid
+from perdure.store import indexing
+from perdure.store.base import Query, Row, Steps
+from perdure.store.reading import Reading
+from perdure.store.records import Hit
+
+if TYPE_CHECKING:
+    from perdure.store.vectors import Vectors
+
+THRESHOLD = 0.6
+EACH = 5
+LIMIT_MAX = 100
+#: Of each list this many take part in the fusion.
+CANDIDATES = 100
+#: Chunks with the words asked for that are ranked at most; of words that stand in more, not all can be the best.
+RANKED = 10_000
+FUSION = 60
+AGAIN = 3
+
+
+class Searching(Reading):
+    """See `perdure.store.base.Store` for what each verb promises."""
+
+    _vectors: Vectors | None = None
+    vector_room_bytes: int | None = None  # that the vectors of all organisations may take; None: 512 MB
+
+    @property
+    def vectors(self) -> Vectors:
+        if self._vectors is None:
+            from perdure.store import vectors  # numpy is loaded by whoever searches
+
+            self._vectors = vectors.Vectors(self.driver, self.vector_room_bytes or vectors.ROOM_BYTES)
+        return self._vectors
+
+    async def search(
+        self, org: str, query: str, vector: tuple[str, bytes] | None = None, *, collection: str | None = None,
+        document: str | None = None, limit: int = 10,
+    ) -> list[Hit]:  # fmt: skip
+        if not 1 <= limit <= LIMIT_MAX:
+            raise InputInvalid(f"a search gives 1 to {LIMIT_MAX} hits, not {limit}")
+        asked, tries = terms(query), AGAIN
+        while True:
+            by_words = await self._by_words(org, asked, collection, document)
+            by_vector = await self._by_vector(org, vector, collection, document)
+            ranked = _fused([by_words, by_vector])[:limit]
+            found = await self._found([num for num, _ in ranked], org, collection, document)
+            tries -= 1
+            if len(found) == len(ranked) or not tries:
+                return [_hit(found[num], score, asked) for num, score in ranked if num in found]
+            # some were superseded while we looked, and their successors were not seen
+
+    async def _by_words(
+        self, org: str, asked: list[Term], collection: str | None, document: str | None
+    ) -> list[int]:
+        """Chunks with every term first, then those with any."""
+        if not asked:
+            return []
+        scope = indexing.scope(org, collection, document)
+
+        def steps() -> Steps[list[int]]:
+            found: dict[int, None] = {}
+            for every in (True, False):
+                params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, asked, every))
+                for row in (yield Query(self.sql.CHUNK_FOUND, params)):
+                    found[row[0]] = None
+                if len(asked) == 1 or len(found) >= CANDIDATES:
+                    break
+            return list(found)[:CANDIDATES]
+
+        return await self._read(steps)
+
+    async def _by_vector(
+        self, org: str, vector: tuple[str, bytes] | None, collection: str | None, document: str | None
+    ) -> list[int]:
+        if vector is None:
+            return []
+        from perdure.store.matrix import Among, unit
+        from perdure.store.vectors import Which
+
+        model, data = vector
+        if not data or len(data) % 4:
+            raise InputInvalid("a vector is float32 numbers as bytes, at least one")
+        wanted = unit(data, len(data) // 4)
+        which, among = Which(org, model, len(data) // 4), Among(collection, document)
+        # nothing that points away from what is asked for
+        (found,) = await self.vectors.nearest(which, wanted, CANDIDATES, among, least=1e-6)
+        return [near.num for near in found]
+
+    async def nearest(
+        self, org: str, document_id: str, *, threshold: float = THRESHOLD, each: int = EACH
+    ) -> list[Connection]:
+        from perdure.store.matrix import Among, unit
+        from perdure.store.vectors import Which
+
+        ours: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
+        for chunk in await self.chunks(org, document_id):
+            if chunk.model is not None and chunk.vector is not None:
+                ours.setdefault((chunk.model, len(chunk.vector) // 4), []).append((chunk.id, chunk.vector))
+        pairs: list[Connection] = []
+        for (model, dimensions), chunks in ours.items():
+            wanted = unit([vector for _, vector in chunks], dimensions)
+            which, among = Which(org, model, dimensions), Among(but=document_id)
+            found = await self.vectors.nearest(which, wanted, each, among, threshold)
+            numbers = sorted({near.num for nears in found for near in nears})
+            where = await self._found(numbers, org)
+            pairs += [
+                Connection(id_, where[near.num][1], where[near.num][2], near.score, model)
+                for (id_, _), nears in zip(chunks, found, strict=True)
+                for near in nears
+                if near.num in where
+            ]
+        return pairs
+
+    async def _found(
+        self, numbers: Sequence[int], org: str, collection: str | None = None, document: str | None = None
+    ) -> dict[int, Row]:
+        """Rows of CHUNK_HITS by number; without those that are gone or do not belong here."""
+        if not numbers:
+            return {}
+        params = (org, collection, document, self.sql.many(numbers))
+        return {row[0]: row for row in await self._rows(self.sql.CHUNK_HITS, *params)}
+
+    async def chunks(self, org: str, document_id: str) -> list[Chunk]:
+        return [Chunk(*row) for row in await self._rows(self.sql.CHUNKS, org, document_id)]
+
+    async def completeness(self, org: str, document_id: str) -> Completeness:
+        return Completeness(*(await self._rows(self.sql.COMPLETENESS, org, document_id))[0])
+
+    async def connections(self, org: str, document_id: str, chunk_id: str | None = None) -> list[Connection]:
+        found = await self._rows(self.sql.CONNECTIONS, org, document_id, chunk_id)
+        return [Connection(*row) for row in found]
+
+
+def _fused(lists: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+    """Numbers and scores, best first."""
+    scores: dict[int, float] = {}
+    for ranked in lists:
+        for rank, num in enumerate(ranked, 1):
+            scores[num] = scores.get(num, 0.0) + 1.0 / (FUSION + rank)
+    return sorted(scores.items(), key=lambda one: (-one[1], one[0]))
+
+
+def _hit(row: Row, score: float, asked: list[Term]) -> Hit:
+    _, document_id, chunk_id, text, anchor, page, name = row
+    return Hit(document_id, chunk_id, score, snippet(text, asked), anchor, page, name)

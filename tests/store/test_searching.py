@@ -1,0 +1,233 @@
+"""Search: any text is a query, the right chunks come first, and nobody sees what is not theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from perdure.core.words import snippet, terms, words
+from perdure.errors import InputInvalid
+from perdure.store.matrix import Among, Matrix, unit
+from tests.store.making import ORG, World, output, save
+from tests.store.test_chunks import MODEL, chunk, chunk_set, indexed, texts, vector
+
+CORPUS = (
+    "The retry policy waits longer after each failure.",
+    "A policy for retired whales: retry nothing.",
+    "Whales migrate in spring, and sing.",
+    "Café naïve Ærø Straße ﬁre",
+    "東京都の天気は晴れです",
+)
+
+
+async def test_words_find_their_chunks_and_more_of_them_come_first(world: World) -> None:
+    for text in CORPUS:
+        await indexed(world, text)
+
+    assert (await texts(world, "retry policy failure"))[0] == CORPUS[0]
+    assert set(await texts(world, "whales")) == {CORPUS[1], CORPUS[2]}
+    assert (await texts(world, "do whales sing?"))[0] == CORPUS[2]
+    assert await texts(world, '"retry policy"') == [CORPUS[0]]
+    assert await texts(world, '"policy retry"') == []
+    for same in ("CAFE", "cafe\u0301", "naive", "strasse", "FIRE", "東京", "天気"):
+        assert len(await texts(world, same)) == 1, same
+    assert await texts(world, "absent") == []
+    assert await texts(world, " ?!* ") == []
+
+
+async def test_a_search_stays_within_organisation_collection_and_document(world: World) -> None:
+    one = await indexed(world, "whales one", vectors=[vector(1, 0)])
+    two = await indexed(world, "whales two", vectors=[vector(1, 0)])
+    await indexed(world, "whales elsewhere", vectors=[vector(1, 0)], org="elsewhere")
+    await world.execute("UPDATE document SET collection = 'sea' WHERE id = $1", two.document_id)
+    new = chunk(two.document_id, 0, "whales two!", vector(1, 0))
+    await world.store.save(save(two, output=output(), chunks=chunk_set(new)))
+
+    for given_vector in (None, (MODEL, vector(1, 0))):
+        for query in ("whales", "") if given_vector else ("whales",):
+
+            async def found(query: str = query, **more: Any) -> set[str]:
+                return set(await texts(world, query, vector=given_vector, **more))  # noqa: B023
+
+            assert await found() == {"whales one", "whales two!"}
+            assert await found(collection="sea") == {"whales two!"}
+            assert await found(document=one.document_id) == {"whales one"}
+            assert await found(document=one.document_id, collection="sea") == set()
+            assert await found(collection="nowhere") == set()
+
+
+async def test_both_ways_together_beat_either_alone(world: World) -> None:
+    await indexed(world, "sea sea sea", vectors=[vector(0, 0, 1)])
+    await indexed(world, "ocean", vectors=[vector(1, 0.05, 0)])
+    await indexed(world, "the sea, and much else that is long", vectors=[vector(1, 0, 0)])
+
+    hits = await world.store.search(ORG, "sea", (MODEL, vector(1, 0, 0)))
+
+    assert [hit.snippet[:5] for hit in hits] == ["the s", "sea s", "ocean"]
+    assert hits[0].score > hits[1].score > 0
+    assert len(await world.store.search(ORG, "sea", (MODEL, vector(1, 0, 0)), limit=1)) == 1
+
+
+async def test_vectors_of_another_model_or_length_or_none_are_left_out(world: World) -> None:
+    await indexed(world, "plain", vectors=[vector(1, 0)])
+    await indexed(world, "longer", vectors=[vector(1, 0, 0)])
+    await indexed(world, "without")
+
+    async def found(model: str, vec: bytes) -> list[str]:
+        return await texts(world, "", vector=(model, vec))
+
+    assert await found(MODEL, vector(1, 0)) == ["plain"]
+    assert await found(MODEL, vector(1, 0, 0)) == ["longer"]
+    assert await found("other", vector(1, 0)) == []
+    assert await found(MODEL, vector(float("nan"), 0)) == []
+    with pytest.raises(InputInvalid):
+        await found(MODEL, b"123")
+    with pytest.raises(InputInvalid):
+        await world.store.search(ORG, "x", limit=0)
+
+
+async def test_what_others_commit_is_seen_at_the_next_search(world: World) -> None:
+    reader = await world.another()
+    job = await indexed(world, "one", vectors=[vector(1, 0)])
+    wanted = (MODEL, vector(1, 0))
+    assert [h.snippet for h in await reader.search(ORG, "", wanted)] == ["one"]
+
+    await indexed(world, "two", vectors=[vector(1, 0.1)])
+    assert {h.snippet for h in await reader.search(ORG, "", wanted)} == {"one", "two"}
+    new = chunk(job.document_id, 0, "three", vector(1, 0))
+    await world.store.save(save(job, output=output(), chunks=chunk_set(new)))
+
+    assert {h.snippet for h in await reader.search(ORG, "", wanted)} == {"two", "three"}
+
+
+async def test_a_transaction_that_commits_late_is_not_missed(postgres_world: World) -> None:
+    """Its number is lower than that of others which were seen before it."""
+    world = postgres_world
+    reader, late = await world.another(), await world.another()
+    job = await indexed(world, "one", vectors=[vector(1, 0)])
+    wanted = (MODEL, vector(1, 0))
+    going_on, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with late.driver.reading() as connection, connection.transaction():  # type: ignore[attr-defined]
+            await connection.execute(
+                "UPDATE chunk SET vector = $1 WHERE document_id = $2", vector(0, 1), job.document_id
+            )
+            await connection.execute(late.sql.INDEXED_SET, ORG, job.document_id, "r2", 1, 0)
+            going_on.set()
+            await may_commit.wait()
+
+    holding = asyncio.create_task(hold())
+    await going_on.wait()
+    await indexed(world, "two", vectors=[vector(1, 0.1)])
+    assert len(await reader.search(ORG, "", wanted)) == 2
+    may_commit.set()
+    await holding
+
+    assert [h.snippet for h in await reader.search(ORG, "", wanted)] == ["two"]
+
+
+async def test_with_no_room_for_the_vectors_the_answer_is_the_same(world: World) -> None:
+    for n in range(12):
+        await indexed(world, f"t{n}", vectors=[vector(1, n / 5)])
+    cramped = await world.another()
+    cramped.vector_room_bytes = 64
+    wanted = (MODEL, vector(1, 1))
+
+    expected = await world.store.search(ORG, "t3", wanted)
+
+    assert await cramped.search(ORG, "t3", wanted) == expected
+    assert cramped.vectors.matrices == {}
+    assert await world.store.search(ORG, "t3", wanted) == expected
+
+
+async def test_matrices_that_were_not_used_for_longest_go_first(world: World) -> None:
+    for n in range(3):
+        await indexed(world, "whales", vectors=[vector(1, 0)], org=f"org{n}")
+    store = await world.another()
+    store.vector_room_bytes = 45_000  # two of the smallest
+    for n in (0, 1, 0, 2, 0):
+        assert len(await store.search(f"org{n}", "", (MODEL, vector(1, 0)))) == 1
+
+    assert [which.org for which in store.vectors.matrices] == ["org2", "org0"]
+
+
+HOSTILE = st.text(
+    st.one_of(st.characters(), st.sampled_from("\"'*():^-+{}\\<>|&! \0%_\ud800éß東ANDORNOTNEAR")), max_size=60
+)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_no_query_breaks_the_search(kind: str, request: pytest.FixtureRequest) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        url = request.getfixturevalue("postgres_url") if kind == "postgres" else f"sqlite:///{directory}/p.db"
+        loop = asyncio.new_event_loop()
+        world = World(url)
+        loop.run_until_complete(world.__aenter__())
+        loop.run_until_complete(indexed(world, 'AND OR NOT NEAR the whale\'s "song" of foo_bar 1e5 3.14'))
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(HOSTILE)
+        @example('"')
+        @example("NEAR(a b, 3) AND words : x* OR ^y -z")
+        @example("'; DROP TABLE chunk; --")
+        @example("a & | ! <-> (b):*")
+        @example("word " * 500)
+        def ask(query: str) -> None:
+            hits = loop.run_until_complete(world.store.search(ORG, query))
+            asked = terms(query)
+            own = set(words('AND OR NOT NEAR the whale\'s "song" of foo_bar 1e5 3.14'))
+            if all(len(term) == 1 for term in asked):
+                assert bool(hits) == bool(own.intersection(word for term in asked for word in term))
+
+        try:
+            ask()
+        finally:
+            loop.run_until_complete(world.__aexit__(None, None, None))
+            loop.close()
+
+
+# --- pieces ----------------------------------------------------------------------------------------
+
+
+def test_a_snippet_shows_the_words_that_were_asked_for() -> None:
+    text = "filler " * 100 + "here the RETRY Policy stands " + "filler " * 100
+
+    shown = snippet(text, terms("retry policy"))
+
+    assert "RETRY Policy" in shown
+    assert shown.startswith("… ")
+    assert shown.endswith(" …")
+    assert len(shown) <= 244
+    assert snippet("short\n\ntext", terms("absent")) == "short text"
+    assert snippet(text, []).startswith("filler filler")
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=40))
+def test_a_matrix_holds_what_was_put_in_last(puts: list[tuple[int, int]]) -> None:
+    rng = np.random.default_rng(7)
+    matrix, held = Matrix(3), dict[str, list[tuple[int, bytes]]]()
+    for step, (which, count) in enumerate(puts):
+        nums = [step * 10 + n for n in range(count)]
+        vectors = [rng.normal(size=3).astype("<f4").tobytes() for _ in nums]
+        matrix.put(f"d{which}", f"c{which % 2}", f"r{step}", nums, vectors)
+        held[f"d{which}"] = list(zip(nums, vectors, strict=True))
+    wanted = unit(vector(1, 1, 1), 3)
+
+    for among, documents in (
+        (Among(), set(held)),
+        (Among(collection="c1"), {d for d in held if int(d[1:]) % 2}),
+        (Among(document="d2"), {"d2"} & set(held)),
+        (Among(but="d2"), set(held) - {"d2"}),
+    ):
+        scores = {n: float((unit(v, 3) @ wanted.T)[0, 0]) for d in documents for n, v in held[d]}
+        (found,) = matrix.nearest(wanted, 4, among)
+        best = sorted(scores, key=lambda n: -scores[n])[:4]
+        assert [near.num for near in found] == best
+    assert matrix.count == sum(map(len, held.values()))
