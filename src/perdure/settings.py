@@ -63,4 +63,20 @@ class Settings(BaseSettings):
     allow_loopback: bool = Field(
         default=False, description="Whether URLs may lead to this very machine; for trials and tests."
     )
+    embedder: str = Field(
+        default="auto",
+        description="What makes vectors: wordllama, hashing, the URL of an OpenAI-compatible service, or auto.",
+    )
+    embed_model: str = Field(
+        default="text-embedding-3-small", description="The model that the service is asked for."
+    )
+    embed_dimensions: int | None = Field(
+        default=None, ge=1, le=16_384, description="How many numbers a vector of the service has."
+    )
+    embed_key: str | None = Field(
+        default=None, description="The key for that service; otherwise OPENAI_API_KEY."
+    )
+    search_memory_mb: int = Field(
+        default=512, ge=1, description="What vectors may take of memory in a process that searches."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")

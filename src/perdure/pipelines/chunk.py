@@ -1,0 +1,52 @@
+"""Cuts a document's Markdown into chunks: passages of about 1,200 characters that end where a reader would pause."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from semantic_text_splitter import MarkdownSplitter
+
+from perdure.core.chunk import Chunk, chunk_id
+
+CHARS_MAX = 1_200
+#: The version of how this cuts; a stage that uses it takes it into its own.
+VERSION = 1
+#: A long text is taken in pieces: where it has no place to pause, the splitter's time grows faster than the text.
+PIECE_CHARS = 100_000
+
+#: Where a part of the text begins, its anchor, and its page if it has one.
+PartStart = tuple[int, str, int | None]
+
+
+def chunks(
+    text_markdown: str, document_id: str, content_hash: str, parts: Sequence[PartStart] = ()
+) -> list[Chunk]:
+    """The chunks of the text, in order, each with its place in it and the part it begins in.
+
+    Their ids follow from document, content, position and text: the same input gives the same ids everywhere.
+    """
+    ordered = sorted(parts, key=lambda part: part[0])
+    starts = [start for start, _, _ in ordered]
+    splitter = MarkdownSplitter(CHARS_MAX)
+    found: list[Chunk] = []
+    for begin, piece in _pieces(text_markdown):
+        for offset, text in splitter.chunk_indices(piece):
+            start = begin + offset
+            place = bisect_right(starts, start) - 1
+            _, anchor, page = ordered[place] if place >= 0 else (0, "", None)
+            id_ = chunk_id(document_id, content_hash, len(found), text)
+            found.append(Chunk(id_, len(found), start, start + len(text), text, anchor, page))
+    return found
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """The text in pieces that end with a paragraph, a line or a word, whatever there is, and where they begin."""
+    begin = 0
+    while begin < len(text):
+        end = begin + PIECE_CHARS
+        if end < len(text):
+            ends = (text.rfind(pause, begin + PIECE_CHARS // 2, end) + 1 for pause in ("\n\n", "\n", " "))
+            end = next((place for place in ends if place), end)
+        yield begin, text[begin:end]
+        begin = end

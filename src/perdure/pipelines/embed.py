@@ -1,0 +1,181 @@
+"""Embedders: texts to vectors. One comes with Perdure, one with the extra `embed`, and any OpenAI-compatible service.
+
+    wordllama   vectors of meaning from weights that lie in its package; nothing is downloaded
+    hashing     lexical: texts are alike if they share words; needs nothing but numpy
+    a URL       the service there, called with the policy `openai` (retries, breaker, fleet)
+
+A vector is float32 numbers, little-endian, as bytes; the embedder's `name` is kept with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from perdure.calls import presets
+from perdure.core.chunk import Chunk
+from perdure.core.words import words
+from perdure.errors import SettingInvalid, Transient
+from perdure.settings import Settings
+
+BATCH = 64
+
+
+class Embedder(Protocol):
+    """Texts to vectors, one each, in order."""
+
+    name: str
+    dimensions: int  # 0: not known before the first answer
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]: ...
+    async def aembed(self, texts: Sequence[str]) -> list[bytes]: ...
+
+
+class Hashing:
+    """Lexical: each word has a place and a sign that follow from its letters; frequent ones count less than often."""
+
+    def __init__(self, dimensions: int = 384) -> None:
+        self.name = f"lexical-hashing-{dimensions}"
+        self.dimensions = dimensions
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        return [self._vector(text) for text in texts]
+
+    async def aembed(self, texts: Sequence[str]) -> list[bytes]:
+        return await asyncio.to_thread(self.embed, texts)
+
+    def _vector(self, text: str) -> bytes:
+        counts: dict[str, int] = {}
+        for word in words(text):
+            counts[word] = counts.get(word, 0) + 1
+        vector = np.zeros(self.dimensions)
+        for word, count in counts.items():
+            place = crc32(word.encode(errors="replace"))
+            sign = 1.0 if place & 0x8000_0000 else -1.0
+            vector[place % self.dimensions] += sign * (1.0 + np.log(count))
+        length = np.linalg.norm(vector)
+        return (vector / length if length else vector).astype("<f4").tobytes()
+
+
+class WordLlama:
+    """Static vectors of meaning, 256 numbers each, some thousand texts a second."""
+
+    def __init__(self) -> None:
+        import wordllama
+
+        here = Path(wordllama.__file__).parent
+        self._model = wordllama.WordLlama.load(cache_dir=here, disable_download=True)
+        self.name = "wordllama-l2-supercat-256"
+        self.dimensions = 256
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        if not texts:
+            return []
+        found = np.asarray(self._model.embed(list(texts), norm=False), "<f4")
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        np.divide(found, lengths, out=found, where=lengths > 0)  # a text without words stays 0
+        return [vector.tobytes() for vector in found]
+
+    async def aembed(self, texts: Sequence[str]) -> list[bytes]:
+        return await asyncio.to_thread(self.embed, texts)
+
+
+class Endpoint:
+    """A service that speaks the OpenAI protocol; `url` ends before `/embeddings`."""
+
+    def __init__(self, url: str, model: str, dimensions: int | None = None, key: str | None = None) -> None:
+        self.name = model if dimensions is None else f"{model}-{dimensions}"
+        self.dimensions = dimensions or 0
+        self._url = f"{url.rstrip('/')}/embeddings"
+        self._ask: dict[str, Any] = {"model": model, "encoding_format": "float"}
+        if dimensions is not None:
+            self._ask["dimensions"] = dimensions
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        import httpx2
+
+        def ask(batch: Sequence[str]) -> Any:
+            answer = client.post(self._url, json={**self._ask, "input": list(batch)}, headers=self._headers)
+            return answer.raise_for_status().json()
+
+        with httpx2.Client(timeout=presets.openai().attempt_s) as client:
+            batches = [texts[n : n + BATCH] for n in range(0, len(texts), BATCH)]
+            return [v for batch in batches for v in self._read(presets.openai().call(ask, batch), len(batch))]
+
+    async def aembed(self, texts: Sequence[str]) -> list[bytes]:
+        import httpx2
+
+        async def ask(batch: Sequence[str]) -> Any:
+            asked = {**self._ask, "input": list(batch)}
+            answer = await client.post(self._url, json=asked, headers=self._headers)
+            return answer.raise_for_status().json()
+
+        found: list[bytes] = []
+        async with httpx2.AsyncClient(timeout=presets.openai().attempt_s) as client:
+            for n in range(0, len(texts), BATCH):
+                batch = texts[n : n + BATCH]
+                found += self._read(await presets.openai().acall(ask, batch), len(batch))
+        return found
+
+    def _read(self, answer: Any, expected: int) -> list[bytes]:
+        """The vectors of an answer in the order of what was asked; Transient(embedding_invalid)."""
+        try:
+            entries = sorted(answer["data"], key=lambda entry: int(entry["index"]))
+            indexes = [int(entry["index"]) for entry in entries]
+            vectors = np.array([entry["embedding"] for entry in entries], "<f4")
+        except (KeyError, TypeError, ValueError) as error:
+            raise _invalid(f"it is none ({type(error).__name__}: {error})") from error
+        if indexes != list(range(expected)):
+            raise _invalid(f"{expected} vectors were asked for, and {len(indexes)} others came")
+        wanted = self.dimensions or (vectors.shape[1] if vectors.ndim > 1 else 0)
+        if vectors.shape != (expected, wanted) or not wanted:
+            raise _invalid(f"its vectors have the shape {vectors.shape}, not {(expected, wanted)}")
+        if not np.isfinite(vectors).all():
+            raise _invalid("it has numbers that are none")
+        self.dimensions = wanted
+        return [vector.tobytes() for vector in vectors]
+
+
+def _invalid(problem: str) -> Transient:
+    return Transient(f"the answer with vectors cannot be used: {problem}", code="embedding_invalid")
+
+
+def with_vectors(chunks: Sequence[Chunk], vectors: Sequence[bytes], model: str) -> list[Chunk]:
+    """The chunks, each with its vector; Transient(contract_broken) unless there is one for each."""
+    if len(chunks) != len(vectors):
+        message = f"{len(chunks)} chunks and {len(vectors)} vectors"
+        raise Transient(message, code="contract_broken")
+    return [replace(c, model=model, vector=v) for c, v in zip(chunks, vectors, strict=True)]
+
+
+def embedder(settings: Settings | None = None) -> Embedder:
+    """The embedder that the settings ask for; loaded once. SettingInvalid."""
+    asked = settings or Settings()
+    key = asked.embed_key or os.environ.get("OPENAI_API_KEY")
+    return _embedder(asked.embedder, asked.embed_model, asked.embed_dimensions, key)
+
+
+@cache
+def _embedder(kind: str, model: str, dimensions: int | None, key: str | None) -> Embedder:
+    installed = find_spec("wordllama") is not None
+    if kind == "wordllama" and not installed:
+        raise SettingInvalid(
+            "PERDURE_EMBEDDER is wordllama, which is not installed; pip install perdure[embed]"
+        )
+    if kind.startswith(("http://", "https://")):
+        return Endpoint(kind, model, dimensions, key)
+    if kind == "hashing" or (kind == "auto" and not installed):
+        return Hashing()
+    if kind in ("auto", "wordllama"):
+        return WordLlama()
+    raise SettingInvalid(f"PERDURE_EMBEDDER is {kind!r}; it must be auto, wordllama, hashing or a URL")
