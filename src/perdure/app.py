@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.events import Listener
 from perdure.engine.address import stop_if_loading
@@ -26,7 +27,7 @@ from perdure.errors import UsageError
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
-from perdure.store.records import Attempt, DependencyRecord, Kpi, Status
+from perdure.store.records import Attempt, DependencyRecord, Hit, Kpi, Status
 
 T = TypeVar("T")
 __all__ = ["AsyncPerdure", "Perdure", "Summary"]
@@ -120,6 +121,24 @@ class Perdure:
     def rows(self, document_id: str, name: str, org: str | None = None) -> list[tuple[dict[str, Any], Any]]:
         """Rows that stages of the document emitted under this name: (key, data)."""
         return self._call(self.service.rows(document_id, name, org))
+
+    def chunks(self, document_id: str, org: str | None = None) -> list[Chunk]:
+        """The document's chunks, in order."""
+        return self._call(self.service.chunks(document_id, org))
+
+    def connections(
+        self, document_id: str, chunk_id: str | None = None, org: str | None = None
+    ) -> list[Connection]:
+        """Chunks of other documents that are about the same as this one's, or as one chunk of it."""
+        return self._call(self.service.connections(document_id, chunk_id, org))
+
+    def search(
+        self, query: str, *, org: str | None = None, collection: str | None = None, document: str | None = None,
+        limit: int = 10,
+    ) -> list[Hit]:  # fmt: skip
+        """The chunks that fit the query best, by words ("in quotes": a phrase) and by meaning."""
+        found = self.service.search(query, org=org, collection=collection, document=document, limit=limit)
+        return self._call(found)
 
     # --- operators -------------------------------------------------------------------------------
 

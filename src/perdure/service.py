@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any, TypedDict, Unpack
 
 from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
+from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
 from perdure.core.model import ORG_DEFAULT, state_filter
@@ -31,14 +33,16 @@ from perdure.errors import (
     PipelineUnknown,
     SettingInvalid,
     StageUnknown,
+    UsageError,
 )
 from perdure.settings import Settings
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
-from perdure.store.records import Attempt, DependencyRecord, Kpi, Status
+from perdure.store.records import Attempt, DependencyRecord, Hit, Kpi, Status
 from perdure.store.text import checked
 
+log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
 
@@ -104,6 +108,7 @@ class AsyncPerdure(Working):
     def _connect(self) -> None:
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
         self.store = open_store(self.url, self.clock, self.settings.direct_url)
+        self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.blobs: Blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self._closed = False
 
@@ -226,6 +231,37 @@ class AsyncPerdure(Working):
     ) -> list[tuple[dict[str, Any], Any]]:
         found = await self.store.rows(await self._org(document_id, org), document_id, name)
         return [(json.loads(key), json.loads(data)) for key, data in found]
+
+    async def chunks(self, document_id: str, org: str | None = None) -> list[Chunk]:
+        return await self.store.chunks(await self._org(document_id, org), document_id)
+
+    async def connections(
+        self, document_id: str, chunk_id: str | None = None, org: str | None = None
+    ) -> list[Connection]:
+        return await self.store.connections(await self._org(document_id, org), document_id, chunk_id)
+
+    async def search(
+        self, query: str, *, org: str | None = None, collection: str | None = None, document: str | None = None,
+        limit: int = 10,
+    ) -> list[Hit]:  # fmt: skip
+        vector = await self._vector(query) if query.strip() else None
+        return await self.store.search(
+            checked(org or ORG_DEFAULT, "the organisation"), query, vector, collection=collection, document=document,
+            limit=limit,
+        )  # fmt: skip
+
+    async def _vector(self, query: str) -> tuple[str, bytes] | None:
+        """The query as its embedder sees it; None while that cannot be asked: words are still found."""
+        from perdure.pipelines.embed import embedder  # heavy, and not everybody searches
+
+        model = await asyncio.to_thread(embedder, self.settings)
+        try:
+            return model.name, (await model.aembed([query]))[0]
+        except UsageError:
+            raise
+        except Exception as error:
+            log.warning("the query could not be embedded and is searched by its words alone: %s", error)
+            return None
 
     async def _org(self, document_id: str, org: str | None) -> str:
         """The document's organisation; where the caller names one it must be that."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.core.chunk import Connection
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.store.operations import EmittedRow
@@ -35,6 +36,12 @@ class FakePort:
     async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
         await asyncio.sleep(0)
         self.save_item_sync(key, value, rows)
+
+    def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
+        return []
+
+    async def nearest(self, threshold: float, each: int) -> list[Connection]:
+        return []
 
     def progress(self, done: float, total: float | None) -> None:
         self.progressed.append((done, total))

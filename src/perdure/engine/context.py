@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, overload
 
+from perdure.core.chunk import Connection
 from perdure.core.fingerprint import digest
 from perdure.engine.document import Document
 from perdure.engine.items import Items, Rows, each, item_running
@@ -44,6 +45,14 @@ class Port(Protocol):
 
     def progress(self, done: float, total: float | None) -> None:
         """The stage is getting on."""
+        ...
+
+    def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
+        """What the document's stored chunks are like; for stages that are plain functions."""
+        ...
+
+    async def nearest(self, threshold: float, each: int) -> list[Connection]:
+        """The same for stages that are coroutines."""
         ...
 
 
@@ -118,6 +127,19 @@ class Context:
         """A key for a call to the outside that is the same in every attempt; inside `run` it names the item too."""
         which = item_running.get() if item is None else str(item)
         return digest(self.document.id, self.stage, self.version, self._input_hash, which, ordinal)
+
+    def nearest(self, *, threshold: float = 0.6, each: int = 5) -> list[Connection]:
+        """For each stored chunk of the document the most similar ones in other documents of its organisation, at most
+        `each`, none below the threshold. `Result(connections=…)` stores them."""
+        if self._is_async:
+            raise self._misused("is async: use `await ctx.anearest()`")
+        return self._port.nearest_sync(threshold, each)
+
+    async def anearest(self, *, threshold: float = 0.6, each: int = 5) -> list[Connection]:
+        """Like `nearest`, for async stages."""
+        if not self._is_async:
+            raise self._misused("is not async: use `ctx.nearest()`")
+        return await self._port.nearest(threshold, each)
 
     @overload
     def items(self, items: Iterable[T], *, key: Callable[[T], str | int] | None = None) -> Iterator[T]: ...

@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK
 from perdure.engine.context import Context
@@ -177,7 +178,7 @@ class Execution:
         return Ran(produced, rows)
 
     async def _asked(self, message: bytes) -> bytes:
-        """A cell saves an item, tells of progress, or of the requests it made."""
+        """A cell saves an item, looks for what is near, tells of progress, or of the requests it made."""
         verb, key, value, rows = pickle.loads(message)
         if verb == "item":
             await self.save_item(key, value, rows)
@@ -186,6 +187,8 @@ class Execution:
             for name in reports.keys() & MESSENGERS.keys():
                 MESSENGERS[name].learn(reports[name])
             self.work.requests |= made  # it was handed those made before, and counted on
+        elif verb == "nearest":
+            return pickle.dumps(await self.nearest(key, value))
         else:
             self.progress_ms = monotonic_ms()
         return b""
@@ -237,6 +240,13 @@ class Execution:
         self.journey.progressed = True
         self.progress_ms = monotonic_ms()
         self.runner.slate.renewed(self.journey.slot, asked_ms)
+
+    def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
+        return asyncio.run_coroutine_threadsafe(self.nearest(threshold, each), self.loop).result()
+
+    async def nearest(self, threshold: float, each: int) -> list[Connection]:
+        job = self.job
+        return await self.runner.store.nearest(job.org, job.document_id, threshold=threshold, each=each)
 
     async def _load_items(self) -> dict[str, bytes]:
         """What earlier claims saved of this stage; what cannot be read is simply not there."""

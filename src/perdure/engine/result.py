@@ -9,14 +9,16 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from perdure.core.chunk import Chunk, Connection, revision
 from perdure.core.fingerprint import digest
 from perdure.core.frozen import frozen
+from perdure.core.words import words
 from perdure.engine.codec import ANY, Codec, clean
 from perdure.errors import InputInvalid, PerdureError, Permanent
-from perdure.store.operations import EmittedRow
+from perdure.store.operations import ChunkSet, EmittedRow, NewChunk
 
 T = TypeVar("T")
 
@@ -125,17 +127,23 @@ class Result(Generic[T]):
     """A stage's value with what shall be committed together with it.
 
     `spawn`: follow-up jobs and child documents; `rows`: rows besides those emitted on the way; `sql`: your own
-    statements with their parameters, run in the transaction that saves the stage.
+    statements with their parameters, run in the transaction that saves the stage. `chunks`: all that the document is
+    to be found by, instead of those it had; `connections`: all that its chunks have with those of other documents.
+    None leaves what is there.
     """
 
     value: T
     spawn: Sequence[Spawn] = field(default=(), kw_only=True)
     rows: Sequence[Row] = field(default=(), kw_only=True)
     sql: Sequence[tuple[str, Sequence[object]]] = field(default=(), kw_only=True)
+    chunks: Sequence[Chunk] | None = field(default=None, kw_only=True)
+    connections: Sequence[Connection] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for part, kinds in (("spawn", (SpawnJob, SpawnDocument)), ("rows", (Row,))):
-            values = tuple(getattr(self, part))
+        for part, kinds in _PARTS:
+            if (given := getattr(self, part)) is None and part in ("chunks", "connections"):
+                continue
+            values = tuple(given)
             for value in values:
                 if not isinstance(value, kinds):
                     raise _invalid(f"{part} holds a {type(value).__name__}")
@@ -148,6 +156,11 @@ class Result(Generic[T]):
         return returned if isinstance(returned, Result) else Result(returned)
 
 
+_PARTS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("spawn", (SpawnJob, SpawnDocument)), ("rows", (Row,)), ("chunks", (Chunk,)), ("connections", (Connection,)),
+)  # fmt: skip
+
+
 @frozen
 class Produced:
     """A stage's return, encoded: ready to be saved, able to travel between processes."""
@@ -156,6 +169,19 @@ class Produced:
     rows: tuple[EmittedRow, ...] = ()
     spawn: tuple[Spawn, ...] = ()
     sql: tuple[Sql, ...] = ()
+    chunks: ChunkSet | None = None
+    connections: tuple[Connection, ...] | None = None
+
+
+def chunk_set(chunks: Sequence[Chunk]) -> ChunkSet:
+    """Chunks as the store takes them; Permanent(result_invalid) where they contradict each other."""
+    cleaned = tuple(replace(c, id=clean(c.id), text=clean(c.text), anchor=clean(c.anchor)) for c in chunks)
+    if len({c.id for c in cleaned}) < len(cleaned):
+        raise _invalid("two chunks have the same id")
+    for c in cleaned:
+        if (c.model is None) != (c.vector is None) or len(c.vector or b"") % 4:
+            raise _invalid(f"chunk {c.position} has no whole vector with the name of its model")
+    return ChunkSet(revision(cleaned), tuple(NewChunk(c, " ".join(words(c.text))) for c in cleaned))
 
 
 #: The default of an argument for which None is a value.

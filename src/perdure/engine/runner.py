@@ -216,7 +216,8 @@ class Runner:
         save = Save(
             job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
             fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
-            rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql,
+            rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql, chunks=ran.produced.chunks,
+            connections=ran.produced.connections,
         )  # fmt: skip
         if following is None:
             journey.leave(journey)

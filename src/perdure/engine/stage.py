@@ -18,7 +18,7 @@ from perdure.engine.address import module_address
 from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
-from perdure.engine.result import NAME, NAME_RULE, Produced, Result
+from perdure.engine.result import NAME, NAME_RULE, Produced, Result, chunk_set
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
@@ -195,7 +195,9 @@ class Stage(Generic[P, R]):
         output, value = self.codec.saved(returned.value)
         rows = tuple(row.emitted() for row in returned.rows)
         sql = tuple((text, tuple(params)) for text, params in returned.sql)
-        return Produced(output, rows, tuple(returned.spawn), sql), value
+        chunks = None if returned.chunks is None else chunk_set(returned.chunks)
+        connections = None if returned.connections is None else tuple(returned.connections)
+        return Produced(output, rows, tuple(returned.spawn), sql, chunks, connections), value
 
     def verify(self, document: Document, values: Mapping[str, Any]) -> None:
         """Transient(contract_broken) unless every contract holds; `values` has this stage's own value too."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK, Work
 from perdure.engine.context import Context
@@ -151,6 +152,13 @@ class CellPort:
 
     async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
         self.save_item_sync(key, value, rows)
+
+    def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
+        found: list[Connection] = pickle.loads(self._ask(pickle.dumps(("nearest", threshold, each, None))))
+        return found
+
+    async def nearest(self, threshold: float, each: int) -> list[Connection]:
+        return self.nearest_sync(threshold, each)
 
     def progress(self, done: float, total: float | None) -> None:
         if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:
