@@ -11,7 +11,8 @@ import numpy as np
 from perdure.core.chunk import Chunk, Completeness, Connection, chunk_id, revision
 from perdure.core.model import Job
 from perdure.core.words import words
-from perdure.store.operations import ChunkSet, NewChunk, Requeue, Settle
+from perdure.store.operations import ChunkSet, NewChunk, NewJob, Requeue, Settle
+from perdure.store.sql_store import SqlStore
 from tests.store.making import DONE, ORG, World, document, output, save
 
 MODEL = "toy"
@@ -229,3 +230,34 @@ async def test_connections_follow_when_either_side_is_superseded(world: World) -
     await connect(world, first)
     (seen,) = await world.store.connections(ORG, second.document_id)
     assert seen.other_id == new.id
+
+
+async def test_the_words_of_sqlite_agree_with_the_chunks_after_every_change(sqlite_world: World) -> None:
+    world = sqlite_world
+    job = await indexed(world, "one whale", "two whales")
+    for text in ("three", "four"):
+        new = chunk_set(chunk(job.document_id, 0, text), chunk(job.document_id, 1, "two whales"))
+        await world.store.save(save(job, output=output(), chunks=new))
+
+    # raises if a word is there that should not be, or the other way round
+    await world.execute("INSERT INTO chunk_text (chunk_text, rank) VALUES ('integrity-check', 1)")
+    assert await texts(world, "one") == []
+
+
+async def test_two_jobs_of_one_document_that_write_chunks_at_once_leave_those_of_one(world: World) -> None:
+    job = await indexed(world)
+    follow_up = save(job, output=output(), jobs=(NewJob("books", "documents", "extract", name="again"),))
+    await world.store.save(follow_up)
+    other_store, other_job = await world.another(), await world.take()
+    assert other_job.document_id == job.document_id
+
+    async def write(store: SqlStore, mine: Job, word: str) -> None:
+        for n in range(8):
+            new = [chunk(job.document_id, place, f"{word} {n} {place}") for place in range(3)]
+            assert await store.save(save(mine, output=output(), chunks=chunk_set(*new)))
+
+    await asyncio.gather(write(world.store, job, "main"), write(other_store, other_job, "other"))
+
+    stored = [c.text for c in await world.store.chunks(ORG, job.document_id)]
+    assert len(stored) == 3
+    assert len({text.rsplit(" ", 1)[0] for text in stored}) == 1, stored
