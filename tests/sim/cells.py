@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from perdure.core.chunk import Connection
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.isolate import CellOverdue, Limits, NurseryLost
@@ -87,5 +88,14 @@ class CellPort:
 
     async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
         await self._on_message(pickle.dumps(("item", key, value, rows)))
+
+    def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
+        raise AssertionError("stages here are async")
+
+    async def nearest(self, threshold: float, each: int) -> list[Connection]:
+        found: list[Connection] = pickle.loads(
+            await self._on_message(pickle.dumps(("nearest", threshold, each, None)))
+        )
+        return found
 
     def progress(self, done: float, total: float | None) -> None: ...
