@@ -45,6 +45,7 @@ from perdure.store.text import checked
 log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
+QUERY_S = 5.0  # that a query waits for its vector
 
 
 class AddOptions(TypedDict, total=False):
@@ -99,6 +100,7 @@ class AsyncPerdure(Working):
             calls_age_ms=self.settings.retry_metrics_age_s * 1000,
         )
         self.only_queues: tuple[str, ...] = ()
+        self.query_s = QUERY_S
 
     def use(self, store: str) -> None:
         """Another store than the one it was made for; before `start`."""
@@ -256,11 +258,12 @@ class AsyncPerdure(Working):
 
         model = await asyncio.to_thread(embedder, self.settings)
         try:
-            return model.name, (await model.aembed([query]))[0]
+            async with asyncio.timeout(self.query_s):
+                return model.name, (await model.aembed([query]))[0]
         except UsageError:
             raise
         except Exception as error:
-            log.warning("the query could not be embedded and is searched by its words alone: %s", error)
+            log.warning("the query could not be embedded and is searched by its words alone: %r", error)
             return None
 
     async def _org(self, document_id: str, org: str | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from perdure import Context, Document, Perdure, Pipeline, Result
 from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.errors import Permanent
 from perdure.pipelines.chunk import chunks
-from perdure.pipelines.embed import Hashing, with_vectors
+from perdure.pipelines.embed import Hashing, embedder, with_vectors
+from perdure.settings import Settings
 
 library = Pipeline("library")
 connect = Pipeline("detect_connections")
@@ -123,6 +126,31 @@ def test_chunks_and_neighbours_come_from_cells_too(store_url: str) -> None:
         assert pair == Connection(
             f"c-{id_}", pair.other_document_id, f"c-{pair.other_document_id}", 1.0, "toy"
         )
+
+
+meaning = Pipeline("meaning")
+
+
+@meaning.stage
+def index(doc: Document) -> Result[int]:
+    model = embedder()
+    found = chunks(doc.text, doc.id, doc.content_hash)
+    return Result(1, chunks=with_vectors(found, model.embed([c.text for c in found]), model.name))
+
+
+def test_a_search_finds_what_is_meant_and_goes_on_by_words_when_nobody_embeds(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+    with Perdure(url, pipelines=[meaning]) as app:
+        for text in ("The car drove down the road.", "A soup of noodles and beans.", "Taxes are due in May."):
+            app.add(text=text, pipeline=meaning)
+        app.run_until_idle()
+
+        assert app.search("automobile")[0].snippet.startswith("The car")
+        assert app.search("what to cook for dinner")[0].snippet.startswith("A soup")
+    broken = Settings(embedder="http://127.0.0.1:9/v1", store=url)
+    with Perdure(pipelines=[meaning], settings=broken) as app:
+        app.service.query_s = 0.2
+        assert [hit.snippet for hit in app.search("taxes")] == ["Taxes are due in May."]
 
 
 @pytest.mark.parametrize(
