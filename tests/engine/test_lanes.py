@@ -104,9 +104,7 @@ def test_dependency_down_holds_where_the_lane_agrees(store_url: str) -> None:
         assert drain(app).done == 1
 
 
-def test_dependency_down_on_its_own_word_is_tried_again_in_minutes_and_never_kills_at_the_last_attempt(
-    store_url: str,
-) -> None:
+def test_dependency_down_on_its_own_word_is_tried_again_in_minutes_and_costs_nothing(store_url: str) -> None:
     pipeline, _ = two_stages()
     embed = pipeline.stages[1]
     with trial(pipeline, store=store_url) as app, failing(embed, *[DependencyDown("openai")] * 6) as runs:
@@ -115,7 +113,8 @@ def test_dependency_down_on_its_own_word_is_tried_again_in_minutes_and_never_kil
         assert runs.count == 7
         waits_ms = [a.delay_ms for a in app.attempts(id_)[:-1]]
         assert all(wait is not None and 150_000 <= wait <= 300_000 for wait in waits_ms)
-        assert [a.outcome for a in app.attempts(id_)] == ["retry"] * 2 + ["later"] * 4 + ["done"]
+        assert [a.outcome for a in app.attempts(id_)] == ["later"] * 6 + ["done"]
+        assert app.status(id_).attempts_made == 1
 
 
 def test_a_dependency_nobody_declared_loses_no_document(store_url: str) -> None:

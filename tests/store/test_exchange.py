@@ -89,7 +89,7 @@ async def test_dependencies_tell_who_holds_what_and_how_many_wait(world: World) 
     await world.store.hold("mail", "maintenance", "ann")
     assert await world.store.dependencies() == [
         DependencyRecord("mail", "down", START_MS + 1_000, "maintenance", "ann", 1),
-        DependencyRecord("ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 5_000),
+        DependencyRecord("ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 4_000),
         DependencyRecord("openai"),
     ]
     await world.store.probed("ocr", True)
