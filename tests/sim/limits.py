@@ -41,7 +41,9 @@ class Limits:
             self._let_in[new.id] = self.book.limits.get(key)
             if (rate := self.book.rates.get(key)) is not None:
                 self.book.world.happened("let in at a rate", new.key)
-                self._credit[key] = self._credit.get(key, max(1.0, rate)) - 1  # perhaps it was limited just now
+                self._credit[key] = (
+                    self._credit.get(key, max(1.0, rate)) - 1
+                )  # perhaps it was limited just now
                 if self._credit[key] < -1e-6:
                     raise Violation("limit", f"{new.key} was let in although {key} has no credit")
 
