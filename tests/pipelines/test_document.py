@@ -30,6 +30,8 @@ def test_a_page_is_fetched_and_read(store_url: str) -> None:
         assert app.output(id_, "fetch").etag == '"1"'
         (attempt,) = app.attempts(id_)
         assert attempt.requests == {"fetch": 1}
+        (hit, *_) = app.search("lease write")
+        assert (hit.document_id, "lease" in hit.snippet) == (id_, True)
 
 
 def test_a_text_and_a_file_go_the_same_way(store_url: str) -> None:

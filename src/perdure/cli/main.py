@@ -174,6 +174,23 @@ def dependencies(
 
 
 @app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="Words; in quotes, a phrase.")],
+    collection: Annotated[str | None, typer.Option(help="Only in this collection.")] = None,
+    org: Annotated[str | None, typer.Option(help="The organisation; by default `default`.")] = None,
+    document: Annotated[str | None, typer.Option(help="Only in this document.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many passages.", min=1, max=100)] = 10,
+    store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find passages by words and by meaning."""
+    from perdure.cli.search import find, show_hits
+
+    hits = find(store, query, collection=collection, org=org, document=document, limit=limit)
+    print(jsonlib.dumps({"hits": hits}, indent=2)) if json else show_hits(hits)
+
+
+@app.command()
 def hold(
     dependency: Annotated[str, typer.Argument(help="The dependency, as stages name it in `needs`.")],
     reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "held by hand",

@@ -6,19 +6,25 @@ extract   page by page or chapter by chapter, each saved, in a process that can 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from perdure import Context, Document, Pipeline
+from perdure import Context, Document, Pipeline, Result, batched
 from perdure.calls.fetch import NotModified
 from perdure.calls.fetch import fetch as fetch_url
+from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
 from perdure.errors import Transient
-from perdure.pipelines.extract import VERSION, Part, Summary, join, open_reader, summarise
+from perdure.pipelines import chunk as cutting
+from perdure.pipelines.embed import embedder, with_vectors
+from perdure.pipelines.extract import VERSION, Part, Summary, anchors, join, open_reader, summarise
 from perdure.settings import Settings
 
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
 PER_HOST = 2
 EXTRACT_MB = 1_024
+BATCH = 64  # chunks that are embedded and saved at a time
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
 
@@ -42,10 +48,22 @@ class Extracted:
     summary: Summary
 
 
+@frozen
+class Embedded:
+    """A vector for each chunk, in their order, and the model that made them."""
+
+    model: str
+    vectors: list[bytes]
+
+
 def host_of(doc: Document) -> str | None:
     """What documents of one host share."""
     host = urlsplit(doc.url).hostname if doc.url is not None else None
     return None if host is None else f"host:{host}"
+
+
+def _asks_a_service() -> bool:
+    return Settings().embedder.startswith(("http://", "https://"))
 
 
 documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PER_HOST)
@@ -78,3 +96,41 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
     with open_reader(content, fetch.media_type, fetch.name) as reader:
         parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
         return Extracted(join(parts), summarise(parts, reader.title, reader.language))
+
+
+@documents.stage(version=cutting.VERSION)
+def chunk(doc: Document, extract: Extracted) -> list[Chunk]:
+    """Passages with their place in the text; the same text gives the same ids."""
+    content_hash = hashlib.sha256(extract.markdown.encode()).hexdigest()
+    parts = [(start, anchor, _page(anchor)) for start, anchor in anchors(extract.markdown)]
+    return cutting.chunks(extract.markdown, doc.id, content_hash, parts)
+
+
+def _page(anchor: str) -> int | None:
+    kind, _, number = anchor.partition("=")
+    return int(number) if kind == "page" else None
+
+
+@documents.stage(model=lambda: embedder().name, needs=("openai",) if _asks_a_service() else ())
+async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
+    """Each batch is saved as it comes, so no attempt pays for it twice."""
+    model = embedder()
+
+    async def ask(batch: Sequence[Chunk]) -> list[bytes]:
+        return await model.aembed([one.text for one in batch])
+
+    vectors: list[bytes] = []
+    async for _, found in ctx.aitems(batched(chunk, BATCH), run=ask):
+        vectors += found
+    return Embedded(model.name, vectors)
+
+
+@documents.stage
+def index(chunk: list[Chunk], embed: Embedded) -> Result[int]:
+    """From this commit on the document is found by these chunks, and by no others."""
+    return Result(len(chunk), chunks=with_vectors(chunk, embed.vectors, embed.model))
+
+
+@index.ensure
+def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
+    return len(chunk) == len(embed.vectors) == index
