@@ -463,6 +463,11 @@ class Dialect(ABC):
         "SELECT coalesce((SELECT expected FROM indexed WHERE org = $1 AND document_id = $2), 0), "
         "count(*), count(vector) FROM chunk WHERE org = $1 AND document_id = $2"
     )
+    #: Whether another organisation has chunks.
+    INDEXED_OTHERS = (
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM indexed WHERE org < $1) "
+        "OR EXISTS (SELECT 1 FROM indexed WHERE org > $1)"
+    )
     INDEXED_SINCE = (
         "SELECT i.document_id, i.revision, d.collection, i.expected FROM indexed i "
         "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.change >= $2"

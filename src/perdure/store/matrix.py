@@ -107,7 +107,9 @@ class Matrix:
             return [[] for _ in wanted]
         found: list[list[Near]] = []
         for n in range(0, len(wanted), BLOCK):
-            found += [_best(scores, nums, limit, least) for scores in wanted[n : n + BLOCK] @ rows.T]
+            some = wanted[n : n + BLOCK]
+            products = (rows @ some[0])[None] if len(some) == 1 else some @ rows.T
+            found += [_best(scores, nums, limit, least) for scores in products]
         return found
 
     def _among(self, among: Among) -> NDArray[np.int64] | None:
@@ -126,8 +128,7 @@ class Matrix:
 
 
 def _best(scores: Floats, nums: NDArray[np.int64], limit: int, least: float) -> list[Near]:
-    places = np.flatnonzero(scores >= least) if least > -1.0 else np.arange(len(scores))
-    if len(places) > limit:
-        places = places[np.argpartition(-scores[places], limit - 1)[:limit]]
-    found = [Near(float(scores[place]), int(nums[place])) for place in places]
+    first = max(0, len(scores) - limit)
+    places = np.argpartition(scores, first)[first:] if first else np.arange(len(scores))
+    found = [Near(float(scores[place]), int(nums[place])) for place in places if scores[place] >= least]
     return sorted(found, key=lambda near: (-near.score, near.num))

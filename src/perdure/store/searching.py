@@ -6,6 +6,7 @@ A chunk that is second by words and first by vectors beats one that is first by 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ LIMIT_MAX = 100
 #: Of each list this many take part in the fusion.
 CANDIDATES = 100
 #: Chunks with the words asked for that are ranked at most; of words that stand in more, not all can be the best.
-RANKED = 10_000
+RANKED = 5_000
+#: With so many chunks that have every word, those that have only some are not looked for.
+ENOUGH = 30
 FUSION = 60
 AGAIN = 3
 
@@ -53,9 +56,11 @@ class Searching(Reading):
             raise InputInvalid(f"a search gives 1 to {LIMIT_MAX} hits, not {limit}")
         asked, tries = terms(query), AGAIN
         while True:
-            by_words = await self._by_words(org, asked, collection, document)
-            by_vector = await self._by_vector(org, vector, collection, document)
-            ranked = _fused([by_words, by_vector])[:limit]
+            lists = await asyncio.gather(
+                self._by_words(org, asked, collection, document),
+                self._by_vector(org, vector, collection, document),
+            )
+            ranked = _fused(lists)[:limit]
             found = await self._found([num for num, _ in ranked], org, collection, document)
             tries -= 1
             if len(found) == len(ranked) or not tries:
@@ -68,15 +73,17 @@ class Searching(Reading):
         """Chunks with every term first, then those with any."""
         if not asked:
             return []
-        scope = indexing.scope(org, collection, document)
 
         def steps() -> Steps[list[int]]:
             found: dict[int, None] = {}
+            scope = indexing.scope(org, collection, document)
+            if not (yield Query(self.sql.INDEXED_OTHERS, (org,))):
+                del scope[0]  # what all chunks have need not be looked up, and would take half of the time
             for every in (True, False):
                 params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, asked, every))
                 for row in (yield Query(self.sql.CHUNK_FOUND, params)):
                     found[row[0]] = None
-                if len(asked) == 1 or len(found) >= CANDIDATES:
+                if len(asked) == 1 or len(found) >= ENOUGH:
                     break
             return list(found)[:CANDIDATES]
 
