@@ -482,9 +482,10 @@ class Dialect(ABC):
         "WHERE org = $1 AND document_id = $2 UNION ALL "
         "SELECT other_id, document_id, chunk_id, score, model FROM connection "
         "WHERE org = $1 AND other_document_id = $2) AS n "
-        "JOIN chunk c ON c.org = $1 AND c.document_id = $2 AND c.id = n.id AND c.model = n.model "
-        "JOIN chunk o ON o.org = $1 AND o.document_id = n.there AND o.id = n.other_id AND o.model = n.model "
-        "WHERE CAST($3 AS text) IS NULL OR c.id = $3 "
+        "CROSS JOIN chunk c CROSS JOIN chunk o "
+        "WHERE c.org = $1 AND c.document_id = $2 AND c.id = n.id AND c.model = n.model "
+        "AND o.org = $1 AND o.document_id = n.there AND o.id = n.other_id AND o.model = n.model "
+        "AND (CAST($3 AS text) IS NULL OR c.id = $3) "
         "GROUP BY c.id, c.position, n.there, o.id, n.model ORDER BY c.position, max(n.score) DESC, n.there, o.id"
     )
 
@@ -529,7 +530,8 @@ class Dialect(ABC):
     INDEXED_MARK: str  # what changes from now on is not below it
     CONNECTION_ADD: str
     CONNECTION_DROP: str  # by its key
-    CONNECTION_CUT: str  # all that lead from or to a chunk
+    CONNECTION_CUT: str  # all that lead from a chunk
+    CONNECTION_CUT_TO: str  # all that lead to it
     CHUNK_VECTORS: str
     CHUNK_FOUND: str  # ranked are no more than the first limit, of the words that stand nearly everywhere
     CHUNK_HITS: str

@@ -41,6 +41,7 @@ def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
     known = {row[0] for row in (yield Query(sql.CHUNK_IDS, which))}
     gone = [(*which, id_) for id_ in sorted(known - chunks.keys())]
     yield from _sliced(sql.CONNECTION_CUT, gone)
+    yield from _sliced(sql.CONNECTION_CUT_TO, gone)
     yield from _sliced(sql.CHUNK_DROP, gone)
     yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
     yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms))

@@ -152,10 +152,8 @@ class SqliteDialect(Dialect):
         "DELETE FROM connection WHERE org = $1 AND document_id = $2 AND chunk_id = $3 AND other_document_id = $4 "
         "AND other_id = $5"
     )
-    CONNECTION_CUT = (
-        "DELETE FROM connection WHERE org = $1 AND ((document_id = $2 AND chunk_id = $3) "
-        "OR (other_document_id = $2 AND other_id = $3))"
-    )
+    CONNECTION_CUT = "DELETE FROM connection WHERE org = $1 AND document_id = $2 AND chunk_id = $3"
+    CONNECTION_CUT_TO = "DELETE FROM connection WHERE org = $1 AND other_document_id = $2 AND other_id = $3"
     CHUNK_VECTORS = (
         "SELECT document_id, num, vector FROM chunk WHERE org = $1 AND model = $2 AND octet_length(vector) = $3 "
         "AND document_id = $4"
@@ -164,11 +162,12 @@ class SqliteDialect(Dialect):
         "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
         "WHERE chunk_text MATCH $3 ORDER BY rowid DESC LIMIT $1) ORDER BY score, num LIMIT $2"
     )
+    #: In this order: by number, and not through all that the organisation has.
     CHUNK_HITS = (
-        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM chunk c "
-        "JOIN document d ON d.org = c.org AND d.id = c.document_id "
+        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM json_each($4) j "
+        "CROSS JOIN chunk c ON c.num = j.value CROSS JOIN document d ON d.org = c.org AND d.id = c.document_id "
         "WHERE c.org = $1 AND (CAST($2 AS text) IS NULL OR d.collection = $2) "
-        "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num IN (SELECT value FROM json_each($4))"
+        "AND (CAST($3 AS text) IS NULL OR d.id = $3)"
     )
 
     _PAIRS = (

@@ -238,7 +238,7 @@ CREATE TABLE connection (
   other_id text COLLATE "C" NOT NULL, score double precision NOT NULL, model text COLLATE "C" NOT NULL,
   PRIMARY KEY (org, document_id, chunk_id, other_document_id, other_id)
 );
-CREATE INDEX connection_other ON connection (org, other_document_id, other_id);
+CREATE INDEX connection_other ON connection (org, other_document_id, other_id, score, model);
 
 -- What operators did.
 CREATE TABLE act (

@@ -240,7 +240,7 @@ CREATE TABLE connection (
   other_id text NOT NULL, score real NOT NULL, model text NOT NULL,
   PRIMARY KEY (org, document_id, chunk_id, other_document_id, other_id)
 ) WITHOUT ROWID;
-CREATE INDEX connection_other ON connection (org, other_document_id, other_id);
+CREATE INDEX connection_other ON connection (org, other_document_id, other_id, score, model);
 
 -- What operators did.
 CREATE TABLE act (
