@@ -231,3 +231,9 @@ def test_a_matrix_holds_what_was_put_in_last(puts: list[tuple[int, int]]) -> Non
         best = sorted(scores, key=lambda n: -scores[n])[:4]
         assert [near.num for near in found] == best
     assert matrix.count == sum(map(len, held.values()))
+
+
+def test_anchors_are_not_shown() -> None:
+    from perdure.core.words import snippet, terms
+
+    assert snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", terms("leases")) == "# Leases Who holds one."

@@ -15,6 +15,7 @@ TERMS_MAX = 32
 SNIPPET_CHARS = 240
 PLACES_MAX = 40  # of words asked for that a snippet is chosen among
 
+_ANCHOR = re.compile(r"<!-- \w+=\d+ -->\s*")  # for machines; nobody wants to read it
 _WORD = re.compile(r"[^\W_]+")
 _ACCENT = re.compile("[\u0300-\u036f]+")
 _SCRIPTS = re.compile(
@@ -58,6 +59,7 @@ def terms(query: str) -> list[Term]:
 
 def snippet(text: str, asked: list[Term], chars: int = SNIPPET_CHARS) -> str:
     """The passage of about `chars` characters with the most of the words asked for; else the beginning."""
+    text = _ANCHOR.sub("", text)
     wanted = {word for term in asked for word in term}
     places: list[tuple[int, int, set[str]]] = []
     for run in _WORD.finditer(text):
