@@ -23,7 +23,9 @@ VERBS = {
     "limit": 4, "weigh": 3, "look": 8,
 }  # fmt: skip
 #: What `look` reads.
-READS = {"status", "attempts", "documents", "output", "rows", "dependencies", "kpis"}
+READS = {
+    "status", "attempts", "documents", "output", "rows", "dependencies", "kpis", "chunks", "search", "connections",
+}  # fmt: skip
 
 
 class Client:
