@@ -236,4 +236,6 @@ def test_a_matrix_holds_what_was_put_in_last(puts: list[tuple[int, int]]) -> Non
 def test_anchors_are_not_shown() -> None:
     from perdure.core.words import snippet, terms
 
-    assert snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", terms("leases")) == "# Leases Who holds one."
+    assert (
+        snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", terms("leases")) == "# Leases Who holds one."
+    )
