@@ -52,8 +52,8 @@ def test_one_that_is_down_says_since_when_why_and_by_whom(store_url: str) -> Non
             "retries_per_retried": 1.0, "p95_added_ms": 1_500, "failure_rate": 0.5,
         }
     ]  # fmt: skip
-    shown = " ".join(succeeded("dependencies", "--store", store_url).split())
-    for words in ("scales down", "breaker 1", "scales 2 50.0% 1.0 100.0% 50.0% 1.5 s"):
+    shown = " ".join(succeeded("dependencies", "--store", store_url, COLUMNS="120").split())
+    for words in ("scales down", "connection refused breaker 1 in ", "scales 2 50.0% 1.0 100.0% 50.0% 1.5 s"):
         assert words in shown
     with Perdure(store_url, pipelines=[parcels]) as app:
         assert [(k.api_name, k.operations) for k in app.kpis()] == [("scales", 2)]

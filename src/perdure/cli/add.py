@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from perdure.core.frozen import frozen
-from perdure.errors import InputInvalid, StoreError, UsageError
+from perdure.errors import UsageError
 from perdure.service import AsyncPerdure
 
-BATCH = 100
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 
 
@@ -73,12 +72,10 @@ async def add_all(
 async def _add(app: AsyncPerdure, pipeline: str, source: str, entry: dict[str, Any]) -> Outcome:
     try:
         added = await app.add(pipeline=pipeline, **entry)
-    except (UsageError, InputInvalid) as error:
+    except UsageError as error:
         return Outcome(source, "refused", error=str(error), code=str(error.code))
     except OSError as error:
         return Outcome(source, "refused", error=f"{error.strerror}", code="file_unreadable")
-    except StoreError:
-        raise
     return Outcome(source, added.answer, added.id)
 
 

@@ -5,5 +5,4 @@ from __future__ import annotations
 from perdure.app import Perdure
 from perdure.pipelines.document import documents
 
-TARGET = "perdure.cli.builtin:app"
 app = Perdure(pipelines=[documents])

@@ -11,7 +11,6 @@ Every key is always there; times are milliseconds since 1970 in the store's own 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from perdure.cli.opened import opened
 from perdure.cli.words import since, span, until
 from perdure.service import AsyncPerdure
 from perdure.store.sql_store import SqlStore
@@ -85,16 +85,11 @@ def operate(
 ) -> str:
     """Do something to a dependency; what to tell."""
 
-    async def run() -> int:
-        app = AsyncPerdure(address)
-        await app.store.open(create=False)
-        try:
-            await act(app)
-            return next((d.held for d in await app.dependencies() if d.name == name), 0)
-        finally:
-            await app.store.close()
+    async def run(app: AsyncPerdure) -> int:
+        await act(app)
+        return next((d.held for d in await app.dependencies() if d.name == name), 0)
 
-    held = asyncio.run(run())
+    held = opened(address, run)
     return f"{name} is {done}" + (f"; {held} documents wait for it" if held else "")
 
 

@@ -126,22 +126,12 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show documents by state, queues and workers; or one document with its stages and attempts."""
-    import asyncio
-
+    from perdure.cli.opened import opened
     from perdure.cli.status import document_facts, overview_facts, show_document, show_overview
-    from perdure.settings import Settings
-    from perdure.store.open import open_store
 
-    async def read() -> dict[str, object]:
-        settings = Settings()
-        opened = open_store(store or settings.store, None, settings.direct_url)
-        await opened.open(create=False)
-        try:
-            return await (document_facts(opened, document) if document else overview_facts(opened))
-        finally:
-            await opened.close()
-
-    facts = asyncio.run(read())
+    facts = opened(
+        store, lambda app: document_facts(app.store, document) if document else overview_facts(app.store)
+    )
     if json:
         print(jsonlib.dumps(facts, indent=2))
     else:
@@ -154,22 +144,10 @@ def dependencies(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the services that stages need: up or down, since when, why, by whom; and how calls to them went."""
-    import asyncio
-
     from perdure.cli.dependencies import dependency_facts, show_dependencies
-    from perdure.settings import Settings
-    from perdure.store.open import open_store
+    from perdure.cli.opened import opened
 
-    async def read() -> dict[str, object]:
-        settings = Settings()
-        opened = open_store(store or settings.store, None, settings.direct_url)
-        await opened.open(create=False)
-        try:
-            return await dependency_facts(opened)
-        finally:
-            await opened.close()
-
-    facts = asyncio.run(read())
+    facts = opened(store, lambda app: dependency_facts(app.store))
     print(jsonlib.dumps(facts, indent=2)) if json else show_dependencies(facts)
 
 

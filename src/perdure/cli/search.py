@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from perdure.cli.opened import opened
 from perdure.service import AsyncPerdure
 
 
 def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
     """The best passages first."""
 
-    async def run() -> list[dict[str, Any]]:
-        app = AsyncPerdure(store)
-        await app.store.open(create=False)
-        try:
-            return [asdict(hit) for hit in await app.search(query, **options)]
-        finally:
-            await app.store.close()
+    async def run(app: AsyncPerdure) -> list[dict[str, Any]]:
+        return [asdict(hit) for hit in await app.search(query, **options)]
 
-    return asyncio.run(run())
+    return opened(store, run)
 
 
 def show_hits(hits: list[dict[str, Any]]) -> None:

@@ -1,0 +1,25 @@
+"""A store that is there already, for a command that looks at it or changes something in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from perdure.service import AsyncPerdure
+
+T = TypeVar("T")
+
+
+def opened(address: str | None, act: Callable[[AsyncPerdure], Awaitable[T]]) -> T:
+    """What `act` gives with an app over the store; store_unavailable where there is none, none is made."""
+
+    async def run() -> T:
+        app = AsyncPerdure(address)
+        await app.store.open(create=False)
+        try:
+            return await act(app)
+        finally:
+            await app.store.close()
+
+    return asyncio.run(run())
