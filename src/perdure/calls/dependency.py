@@ -50,9 +50,9 @@ class Dependency:
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
-        self.operations = self.retried = self.recovered = self.retries = self.failed = self.nested = 0
+        self.nested = 0  # calls that ran inside another policy's
         self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
-        self.dropped = 0
+        self.dropped = 0  # operations that nobody wrote down in time
 
     @property
     def troubled(self) -> bool:
@@ -75,7 +75,6 @@ class Dependency:
     def passed(self, began_s: float, now_s: float, timing: Timing) -> None:
         """An operation came back well at once, as most do: `answered` and `ended` in one, because it is so frequent."""
         self.successes += 1
-        self.operations += 1
         self.success_s = now_s
         budget = self.budget
         if budget.tokens < budget.reserve:
@@ -93,13 +92,6 @@ class Dependency:
 
     def ended(self, retries: int, success: bool, latency_s: float, added_s: float, timing: Timing) -> None:
         """An operation is over."""
-        self.operations += 1
-        if retries:
-            self.retried += 1
-            self.retries += retries
-            self.recovered += success
-        if not success:
-            self.failed += 1
         if self.rows is not None:
             self._record(retries, success, latency_s, added_s, timing)
 

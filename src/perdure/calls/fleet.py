@@ -94,6 +94,9 @@ class Fleet:
         self._told[d.name] = now
 
     async def _record(self, dependency: Dependency) -> None:
+        if dependency.dropped:
+            _log.warning("%d operations of %s were not recorded", dependency.dropped, dependency.name)
+            dependency.dropped = 0
         rows, dependency.rows = dependency.rows, []
         if not rows:
             return
