@@ -22,6 +22,7 @@ from perdure.core.model import ORG_DEFAULT, state_filter
 from perdure.engine import intake
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
+from perdure.engine.result import NAME, NAME_RULE
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
@@ -311,10 +312,10 @@ class AsyncPerdure(Working):
         return name
 
     async def hold(self, dependency: str, reason: str = "held by hand") -> None:
-        await self.store.hold(checked(dependency, "the dependency"), checked(reason, "the reason"), _who())
+        await self.store.hold(_dependency(dependency), checked(reason, "the reason"), _who())
 
     async def release(self, dependency: str) -> None:
-        await self.store.release(checked(dependency, "the dependency"), _who())
+        await self.store.release(_dependency(dependency), _who())
 
     async def dependencies(self) -> list[DependencyRecord]:
         return await self.store.dependencies()
@@ -332,6 +333,12 @@ class AsyncPerdure(Working):
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)
+
+
+def _dependency(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InputInvalid(f"a dependency is called as stages name it in `needs`: {NAME_RULE}, not {name!r}")
+    return name
 
 
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:

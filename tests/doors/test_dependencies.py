@@ -72,3 +72,4 @@ def test_hold_and_release_by_hand(store_url: str) -> None:
         assert (app.status(id_).state, app.dependencies()[0].reason) == ("held", "broken")
         assert succeeded("release", "scales", "--store", store_url) == "scales is released\n"
         assert app.status(id_).state == "queued"
+    refused(2, "input_invalid", "hold", "", "--store", store_url)
