@@ -40,7 +40,7 @@ class Breaker:
 
     __slots__ = (
         "_bad", "_down_s", "_good", "_lease_s", "_lock", "_number", "_rand", "_row", "_until_s", "_window_s",
-        "consecutive", "lease_s", "least", "open_max_s", "open_s", "patience", "share", "state", "troubled",
+        "consecutive", "lease_s", "least", "open_max_s", "open_s", "patience", "share", "state", "strained", "troubled",
         "window_s",
     )  # fmt: skip
 
@@ -60,6 +60,7 @@ class Breaker:
         self.open_s, self.open_max_s, self.lease_s, self.patience = open_s, open_max_s, lease_s, patience
         self.state: State = "closed"
         self.troubled = False  # False while closed: the only thing a healthy call looks at
+        self.strained = False  # whether a failure was counted lately: otherwise a success tells nothing new
         self._rand = rand
         self._lock = Lock()
         self._row = 0  # failures in a row
@@ -99,6 +100,8 @@ class Breaker:
         """A request was answered. While open, one that was sent before proves nothing."""
         self._row = 0
         self._good += 1
+        if now_s - self._window_s > self.window_s:
+            self.strained = False
         if probe and self.troubled:
             self.reset(now_s)
 
@@ -134,6 +137,7 @@ class Breaker:
     def _count(self, now_s: float) -> None:
         if now_s - self._window_s > self.window_s:
             self._window_s, self._good, self._bad = now_s, 0, 0
+        self.strained = True
         self._row += 1
         self._bad += 1
         recent = self._good + self._bad

@@ -10,7 +10,7 @@ from threading import Lock
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
-from perdure.calls.limiter import Limiter
+from perdure.calls.limiter import EPOCH_S, Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, Work
@@ -79,8 +79,13 @@ class Dependency:
         budget = self.budget
         if budget.tokens < budget.reserve:
             budget.earn()
-        self.limiter.succeeded(now_s)
-        self.breaker.succeeded(now_s)
+        limiter = self.limiter
+        if limiter.rate is None and now_s - limiter.epoch_s < EPOCH_S:
+            limiter.good += 1
+        else:
+            limiter.succeeded(now_s)
+        if self.breaker.strained:
+            self.breaker.succeeded(now_s)
         if self.rows is not None:
             self._record(0, True, now_s - began_s, 0.0, timing)
 

@@ -30,8 +30,8 @@ class Limiter:
     """
 
     __slots__ = (
-        "_bad", "_changed_s", "_cut_s", "_demand", "_epoch_s", "_good", "_lock", "_next_s",
-        "cut", "floor_per_s", "floor_share", "max_wait_s", "rate", "rise", "spacing_s",
+        "_bad", "_changed_s", "_cut_s", "_demand", "_lock", "_next_s", "_pause_s",
+        "cut", "epoch_s", "floor_per_s", "floor_share", "good", "max_wait_s", "rate", "rise", "spacing_s",
     )  # fmt: skip
 
     def __init__(
@@ -50,8 +50,9 @@ class Limiter:
         self.rate: float | None = None  # requests per second; None: no limit, the normal state
         self._lock = Lock()
         self._next_s = 0.0  # when the next turn is free
-        self._changed_s = self._cut_s = self._epoch_s = float("-inf")
-        self._good = self._bad = 0  # what came back in this epoch
+        self._pause_s = 0.0  # until when the service asked for silence
+        self._changed_s = self._cut_s = self.epoch_s = float("-inf")
+        self.good = self._bad = 0  # what came back in this epoch
         self._demand = 0.0  # requests per second before the limit began
 
     def ask(self, now_s: float, longest_s: float | None = None) -> float:
@@ -64,29 +65,34 @@ class Limiter:
 
     def succeeded(self, now_s: float) -> None:
         """A request was answered. Tell every answer, also while there is no limit: they are the usual demand."""
-        if now_s - self._epoch_s >= EPOCH_S:
+        if now_s - self.epoch_s >= EPOCH_S:
             self._next_epoch(now_s)
-        self._good += 1
+        self.good += 1
         if self.rate is not None:
             self._increase(now_s)
 
     def failed(self, now_s: float) -> None:
         """A request failed or timed out, as many do under overload; single failures begin no limit."""
-        if now_s - self._epoch_s >= EPOCH_S:
+        if now_s - self.epoch_s >= EPOCH_S:
             self._next_epoch(now_s)
         self._bad += 1
-        if self._bad >= BAD_LEAST and self._bad >= BAD_SHARE * (self._good + self._bad):
+        if self._bad >= BAD_LEAST and self._bad >= BAD_SHARE * (self.good + self._bad):
             self._decrease(now_s, max(self.floor_per_s, self.floor_share * self._demand))
 
     def throttled(self, now_s: float, hint_s: float | None = None) -> None:
         """The service asks for less; with a hint, nothing is sent for that long."""
-        if now_s - self._epoch_s >= EPOCH_S:
+        if now_s - self.epoch_s >= EPOCH_S:
             self._next_epoch(now_s)
         self._bad += 1
         self._decrease(now_s, self.floor_per_s)
         if hint_s is not None:
             with self._lock:
-                self._next_s = max(self._next_s, now_s + min(hint_s, PAUSE_S_MAX))
+                self._pause_s = max(self._pause_s, now_s + min(hint_s, PAUSE_S_MAX))
+                self._next_s = max(self._next_s, self._pause_s)
+
+    def pause_s(self, now_s: float) -> float:
+        """Seconds of silence that the service asked for and that are left."""
+        return max(0.0, self._pause_s - now_s)
 
     def found(self, now_s: float) -> float | None:
         """The rate for others to adopt, while it is our own finding and fresh; what was adopted is not passed on."""
@@ -113,7 +119,7 @@ class Limiter:
 
     def _increase(self, now_s: float) -> None:
         with self._lock:
-            calm = self._bad <= CALM_SHARE * (self._good + self._bad)
+            calm = self._bad <= CALM_SHARE * (self.good + self._bad)
             if self.rate is None or not calm or now_s - self._changed_s < self.spacing_s:
                 return
             self.rate *= self.rise
@@ -126,21 +132,21 @@ class Limiter:
             if now_s - self._cut_s < self.spacing_s:
                 return
             if self.rate is None:
-                self._demand = max(self._demand, (self._good + self._bad) / max(1.0, now_s - self._epoch_s))
+                self._demand = max(self._demand, (self.good + self._bad) / max(1.0, now_s - self.epoch_s))
                 self._next_s = now_s
             self.rate = max(floor, self.cut * (self._demand if self.rate is None else self.rate))
             self._cut_s = now_s
             self._changed(now_s)
 
     def _changed(self, now_s: float) -> None:
-        self._changed_s = self._epoch_s = now_s
-        self._good = self._bad = 0
+        self._changed_s = self.epoch_s = now_s
+        self.good = self._bad = 0
 
     def _next_epoch(self, now_s: float) -> None:
         """Forget what came back before; without a limit it adds to the usual demand."""
         with self._lock:
-            elapsed_s = min(now_s - self._epoch_s, MEMORY_S)
+            elapsed_s = min(now_s - self.epoch_s, MEMORY_S)
             if self.rate is None and elapsed_s > 0:
-                self._demand += elapsed_s / MEMORY_S * ((self._good + self._bad) / elapsed_s - self._demand)
-            self._epoch_s = now_s
-            self._good = self._bad = 0
+                self._demand += elapsed_s / MEMORY_S * ((self.good + self._bad) / elapsed_s - self._demand)
+            self.epoch_s = now_s
+            self.good = self._bad = 0

@@ -140,22 +140,29 @@ class Policy:
 
             @wraps(fn)
             async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-                return await policy.acall(fn, *args, **kwargs)
+                return await policy._acall(fn, args, kwargs)
 
             return awaited
 
         @wraps(fn)
         def plain(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return policy.call(fn, *args, **kwargs)
+            return policy._call(fn, args, kwargs)
 
         return plain
 
     # --- the loops -------------------------------------------------------------------------------
 
+    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function."""
+        return self._call(fn, args, kwargs)
+
+    async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
+        return await self._acall(fn, args, kwargs)
+
     # One piece each, and alike line by line: what can differ is only what is awaited.
 
-    def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912, PLR0915
-        """Call a plain function."""
+    def _call(self, fn: Callable[..., T], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912, PLR0915
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
@@ -170,8 +177,9 @@ class Policy:
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted
-            scope, sent = Scope(self.operation, deadline_s), False
-            if self.attempt_s is not None:
+            scope, sent = Scope(), False
+            scope.operation = self.operation
+            if self.attempt_s is not None or deadline_s is not None:
                 scope.deadline_s = self._until(deadline_s)
             token = SCOPE.set(scope)
             try:
@@ -209,8 +217,7 @@ class Policy:
                         state.count(work)
             self.timing.sleep(decided)
 
-    async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: C901, PLR0912
-        """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
+    async def _acall(self, fn: Callable[..., Awaitable[T]], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
@@ -225,8 +232,9 @@ class Policy:
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted
-            scope, sent = Scope(self.operation, deadline_s), False
-            if self.attempt_s is not None:
+            scope, sent = Scope(), False
+            scope.operation = self.operation
+            if self.attempt_s is not None or deadline_s is not None:
                 scope.deadline_s = self._until(deadline_s)
             token = SCOPE.set(scope)
             try:

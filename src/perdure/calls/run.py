@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SPREAD = 0.1  # of a wait that the service asked for, so that not everybody comes back at once
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
-PATIENCE_S = 30.0  # of what cannot be put off: retries, and calls outside of jobs
+PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
 LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
 
@@ -63,7 +63,9 @@ class Run:
             if self.ticket is None:
                 return self._refused(self._down("its breaker is open"))
         if state.limiter.rate is not None:
-            longest_s = state.limiter.max_wait_s if self.work is not None and self.tries == 0 else PATIENCE_S
+            longest_s = state.limiter.max_wait_s
+            if self.work is None or self.tries:
+                longest_s = PATIENCE_S + state.limiter.pause_s(now_s)
             if self.deadline_s is not None:
                 longest_s = min(longest_s, self.deadline_s - now_s)
             wait_s = state.limiter.ask(now_s, longest_s)

@@ -13,16 +13,13 @@ from perdure.calls.timing import TIMING
 
 
 class Scope:
-    """One running request of a policy."""
+    """One running request of a policy. Made for every request, so what is usual is the class's and costs nothing."""
 
-    __slots__ = ("deadline_s", "final", "nested", "operation", "over")
-
-    def __init__(self, operation: str, deadline_s: float | None) -> None:
-        self.operation = operation
-        self.deadline_s = deadline_s  # monotonic
-        self.nested = False  # another policy made the real requests
-        self.final = False  # one of them must not be repeated
-        self.over = False  # whatever was started inside and still runs is on its own
+    operation: str
+    deadline_s: float | None = None  # monotonic
+    nested = False  # another policy made the real requests
+    final = False  # one of them must not be repeated
+    over = False  # whatever was started inside and still runs is on its own
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("perdure_call", default=None)

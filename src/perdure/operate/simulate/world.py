@@ -9,6 +9,7 @@ from math import log
 
 from perdure.calls.breaker import Ticket
 from perdure.calls.jitter import FullJitter
+from perdure.calls.run import PATIENCE_S
 from perdure.operate.simulate.model import Model
 from perdure.operate.simulate.policy import Client, Policy
 from perdure.operate.simulate.service import Service
@@ -95,8 +96,9 @@ class World:
             if call.ticket is None:
                 self._refused(call, now_s)
                 return
-        wait_s = 0.0 if limiter is None else limiter.ask(now_s)
-        if limiter is not None and wait_s > limiter.max_wait_s:
+        longest_s = PATIENCE_S if call.retries or not self.jobs else None
+        wait_s = 0.0 if limiter is None else limiter.ask(now_s, longest_s)
+        if limiter is not None and wait_s > (longest_s or limiter.max_wait_s):
             if call.ticket is not None and breaker is not None:
                 breaker.left(now_s, call.ticket)
                 call.ticket = None
