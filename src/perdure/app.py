@@ -93,7 +93,11 @@ class Perdure:
     # --- documents -------------------------------------------------------------------------------
 
     def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
-        """Take a document in: exactly one of text, url, data, json and path. Durable when this returns."""
+        """Take a document in: exactly one of text, url, data, json and path. Durable when this returns.
+
+        What is there already is answered by `exists`. A URL that was processed before is fetched again (`requeued`);
+        something else under a known `key` takes the place of what was there (`refreshed`, else `unchanged`).
+        """
         return self._call(self.service.add(pipeline=pipeline, **options))
 
     def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
@@ -143,13 +147,16 @@ class Perdure:
     # --- operators -------------------------------------------------------------------------------
 
     def requeue(
-        self, document_id: str, *, from_stage: str | None = None, reason: str = "", org: str | None = None
-    ) -> str:
+        self, document_id: str, *, from_stage: str | None = None, only: bool = False, reason: str = "",
+        org: str | None = None,
+    ) -> str:  # fmt: skip
         """Start a new generation of a finished document: `requeued`, or `refused: why`.
 
-        What earlier generations saved is taken up, except from `from_stage` on.
+        What earlier generations saved is taken up, except from `from_stage` on; with `only`, except that stage: those
+        after it run again where what they read has changed.
         """
-        return self._call(self.service.requeue(document_id, from_stage=from_stage, reason=reason, org=org))
+        asked = self.service.requeue(document_id, from_stage=from_stage, only=only, reason=reason, org=org)
+        return self._call(asked)
 
     def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
         """End a document now; a worker that runs it is fenced: `cancelled`, or `refused: why`."""

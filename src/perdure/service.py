@@ -18,7 +18,7 @@ from perdure.calls.fleet import Fleet
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
-from perdure.core.model import ORG_DEFAULT, state_filter
+from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
 from perdure.engine import intake
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
@@ -152,7 +152,7 @@ class AsyncPerdure(Working):
 
     async def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
         document = await self._receive(options, pipeline)
-        return (await self.store.add([document]))[0]
+        return await self._known((await self.store.add([document]))[0], document)
 
     async def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
         answers: list[Added] = []
@@ -160,9 +160,32 @@ class AsyncPerdure(Working):
         for options in entries:
             batch.append(await self._receive(options, pipeline))
             if len(batch) == ADD_BATCH:
-                answers += await self.store.add(batch)
+                answers += await self._add(batch)
                 batch = []
-        return answers + (await self.store.add(batch) if batch else [])
+        return answers + (await self._add(batch) if batch else [])
+
+    async def _add(self, batch: list[NewDocument]) -> list[Added]:
+        added = await self.store.add(batch)
+        return [await self._known(answer, new) for answer, new in zip(added, batch, strict=True)]
+
+    async def _known(self, added: Added, new: NewDocument) -> Added:
+        """What was there already: a URL is fetched again, and what has a key may have other content by now."""
+        keyed = new.dedupe is not None and new.dedupe.startswith("key")
+        if added.answer != "exists" or not (keyed or new.kind == "url"):
+            return added
+        known = await self.store.document(new.org, added.id)
+        if known is None or known.pipeline != new.job.pipeline:
+            return added
+        same = (known.kind, known.content_hash) == (new.kind, new.content_hash)
+        if same and new.kind != "url":
+            return Added(added.id, "unchanged")
+        first = f"{new.job.stage}{ONLY}" if same else None
+        answer = await self.store.requeue(
+            Requeue(new.org, added.id, new.job, first, _who(), "added again", None if same else new)
+        )
+        if answer == "requeued":
+            return Added(added.id, answer if same else "refreshed")
+        return added if same else Added(added.id, answer)
 
     async def _receive(self, options: AddOptions, pipeline: Pipeline | str) -> NewDocument:
         unknown = set(options) - set(AddOptions.__annotations__)
@@ -275,8 +298,9 @@ class AsyncPerdure(Working):
     # --- operators -------------------------------------------------------------------------------
 
     async def requeue(
-        self, document_id: str, *, from_stage: str | None = None, reason: str = "", org: str | None = None
-    ) -> str:
+        self, document_id: str, *, from_stage: str | None = None, only: bool = False, reason: str = "",
+        org: str | None = None,
+    ) -> str:  # fmt: skip
         status = await self.status(document_id, org)
         pipeline = self._pipeline(status.pipeline)
         if from_stage is not None and pipeline.at(from_stage) is None:
@@ -287,8 +311,8 @@ class AsyncPerdure(Working):
             key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
             job = replace(job, limit_key=key, limit_each=each)
         why = checked(reason, "the reason")
-        requeue = Requeue(status.org, document_id, job, from_stage, _who(), why)
-        return await self.store.requeue(requeue)
+        fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
+        return await self.store.requeue(Requeue(status.org, document_id, job, fresh, _who(), why))
 
     async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
         why = checked(reason, "the reason")
@@ -343,7 +367,7 @@ def _dependency(name: str) -> str:
 
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
     found: dict[str, Pipeline] = {}
-    for pipeline in pipelines:
+    for pipeline in _with_follow_ups(pipelines):
         pipeline.check(types=True)
         if pipeline.module is None and any(stage.isolate for stage in pipeline.stages):
             raise PipelineInvalid(
@@ -354,6 +378,15 @@ def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
                 raise PipelineInvalid(f"two pipelines are called {each.name!r}; give one another name")
             found[each.name] = each
     return found
+
+
+def _with_follow_ups(pipelines: Iterable[Pipeline]) -> list[Pipeline]:
+    """They and those whose jobs they spawn, which may be named as well."""
+    named = list(pipelines)
+    along: list[Pipeline] = []
+    for pipeline in named:
+        along += (each for each in _with_follow_ups(pipeline.then) if each not in along and each not in named)
+    return named + along
 
 
 def _who() -> str:

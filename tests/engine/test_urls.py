@@ -21,7 +21,7 @@ def test_a_url_is_a_document_of_its_own(store_url: str) -> None:
         added = app.add(url="HTTPS://Example.com:443/a b".replace(" ", "%20"), pipeline=pages)
         assert drain(app).done == 1
         assert app.output(added.id, "where") == "https://example.com/a%20b"
-        assert app.add(url="https://example.com/a%20b", pipeline=pages).answer == "exists"
+        assert app.add(url="https://example.com/a%20b", pipeline=pages).id == added.id
         text = app.add(text="https://example.com/a%20b", pipeline=pages)  # a text is not a URL
         assert text.answer == "added"
         drain(app)

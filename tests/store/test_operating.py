@@ -8,15 +8,15 @@ import pytest
 
 from perdure.core.model import Policy
 from perdure.core.outcome import Outcome
-from perdure.store.operations import Cancel, ItemOutput, NewJob, Requeue, Save
+from perdure.store.operations import Cancel, ItemOutput, NewDocument, NewJob, Requeue, Save
 from tests.store.making import DONE, ORG, QUEUE, START_MS, World, dead, document, later, output, retry, save
 
 AGAIN = NewJob("books", QUEUE, "extract", policy=Policy(attempts=2))
 FOREVER_MS = 10**12
 
 
-def requeue(document_id: str, **more: str) -> Requeue:
-    return Requeue(ORG, document_id, AGAIN, by="ann", reason="fixed", **more)
+def requeue(document_id: str, fresh_from: str | None = None, content: NewDocument | None = None) -> Requeue:
+    return Requeue(ORG, document_id, AGAIN, fresh_from, by="ann", reason="fixed", content=content)
 
 
 async def ended(world: World, ending: Outcome, name: str = "") -> str:

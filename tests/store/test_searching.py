@@ -119,7 +119,7 @@ async def test_a_transaction_that_commits_late_is_not_missed(postgres_world: Wor
             await connection.execute(
                 "UPDATE chunk SET vector = $1 WHERE document_id = $2", vector(0, 1), job.document_id
             )
-            await connection.execute(late.sql.INDEXED_SET, ORG, job.document_id, "r2", 1, 0)
+            await connection.execute(late.sql.INDEXED_SET, ORG, job.document_id, "r2", 1, 0, 1)
             going_on.set()
             await may_commit.wait()
 

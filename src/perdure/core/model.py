@@ -159,6 +159,10 @@ class Job:
         return self.generation > 1 or (self.claims > 1 and self.progress_ms is not None)
 
 
+#: Ends the name of a stage that is to run anew alone; those after it run where what they read has changed.
+ONLY = " only"
+
+
 def job_key(document_id: str, name: str | None = None) -> str:
     """`doc-{document_id}`, for a follow-up job `doc-{document_id}/{name}`."""
     return f"doc-{document_id}/{name}" if name else f"doc-{document_id}"

@@ -27,11 +27,14 @@ class Journey:
     job: Job
     document: Document
     slot: int
-    saved: dict[str, SavedStage]
+    saved: dict[str, SavedStage]  # by this generation, or by earlier ones and still good
     started_ms: int
     stage: str
     lane: str
     leave: Callable[[Journey], None]  # to be told when its stages are through
+    earlier: dict[str, SavedStage] = field(
+        default_factory=dict
+    )  # the newest that an earlier generation saved
     file: Path | None = None
     folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far

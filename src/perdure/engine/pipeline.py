@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
@@ -18,7 +18,7 @@ from perdure.engine.address import find_pipeline, load_module, module_address, r
 from perdure.engine.document import Document
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
 from perdure.engine.stage import Stage, StageOptions, check_positive
-from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, RESERVED, STAGE, wire
+from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, PREVIOUS, RESERVED, STAGE, wire
 from perdure.errors import InputInvalid, PipelineInvalid, StageUnknown
 
 __all__ = ["Hook", "Pipeline", "Stage", "find", "find_target", "load_module", "module_address"]
@@ -36,11 +36,12 @@ class Pipeline:
     """An ordered list of stages. `attempts` means total executions; each wait is twice the one before.
 
     `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
-    `app.limit` says nothing about, `concurrency_per_key` run at once.
+    `app.limit` says nothing about, `concurrency_per_key` run at once. An app that has it has the pipelines in `then`
+    too: those whose jobs its stages spawn.
     """
 
     _name_pattern: ClassVar[re.Pattern[str]] = NAME
-    _kinds: ClassVar[frozenset[str]] = frozenset({DOCUMENT, CONTEXT, STAGE, INPUT})
+    _kinds: ClassVar[frozenset[str]] = frozenset({DOCUMENT, CONTEXT, STAGE, INPUT, PREVIOUS})
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Pipeline:
         age_max_s: float = 7 * 86400,
         concurrency_key: Callable[[Document], str | None] | None = None,
         concurrency_per_key: int | None = None,
+        then: Sequence[Pipeline] = (),
     ) -> None:
         if not self._name_pattern.fullmatch(name):
             raise PipelineInvalid(f"pipeline name {name!r} must be {NAME_RULE}")
@@ -85,6 +87,7 @@ class Pipeline:
         self.concurrency_key, self.concurrency_per_key = concurrency_key, concurrency_per_key
         self.stages: list[AnyStage] = []
         self.hooks: dict[str, Pipeline] = {}
+        self.then = tuple(then)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {' → '.join(stage.name for stage in self.stages) or 'no stages'}>"

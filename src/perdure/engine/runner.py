@@ -44,11 +44,12 @@ from perdure.engine.recovery import publish_end
 from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
+from perdure.engine.wiring import PREVIOUS
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.operations import NewDocument, NewJob, Save
-from perdure.store.records import Claimed, DocumentRecord
+from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 LOOK_AGAIN_MS = 100  # what is down may have come back after this time
 
@@ -130,6 +131,7 @@ class Runner:
             if job.resumed:
                 saves = await self.store.saves(job.org, job.document_id, job.pipeline)
                 journey.saved = saving.usable(saves, job, pipeline)
+                journey.earlier = saving.earlier(saves, job, pipeline)
             await self._fetch(journey, claimed.document)
             while True:
                 try:
@@ -196,6 +198,9 @@ class Runner:
         job = journey.job
         journey.stage_started_ms = monotonic_ms()
         raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
+        if stage.wants_previous and (before := journey.earlier.get(stage.name)) is not None:
+            with suppress(Unreadable):
+                raws[PREVIOUS] = await self._load(before, stage.name)
         try:
             ran = await Execution(self, journey, stage, input_hash, raws).run()
         except SavedUnreadable as unreadable:
@@ -251,14 +256,16 @@ class Runner:
         """The saved output of an earlier stage."""
         if name in journey.raws:
             return journey.raws[name]
-        found = journey.saved[name]
+        raw = journey.raws[name] = await self._load(journey.saved[name], name)
+        return raw
+
+    async def _load(self, save: SavedStage, name: str) -> bytes:
         try:
-            raw = found.inline if found.blob is None else await self.blobs.get(found.blob)
+            raw = save.inline if save.blob is None else await self.blobs.get(save.blob)
         except (BlobMissing, BlobCorrupt):
             raise Unreadable(name) from None
         if raw is None:
             raise Unreadable(name)
-        journey.raws[name] = raw
         return raw
 
     # --- endings ---------------------------------------------------------------------------------

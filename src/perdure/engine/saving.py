@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perdure.core.fingerprint import digest
-from perdure.core.model import Job
+from perdure.core.model import ONLY, Job
 from perdure.engine.address import find_pipeline
 from perdure.engine.document import Document
 from perdure.engine.intake import first_job, keep, with_limit
@@ -33,22 +33,33 @@ def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[st
             newest[save.stage] = save
     found: dict[str, SavedStage] = {}
     for stage in pipeline.stages:
-        fresh = fresh or begins_fresh(job, stage)
+        begins, only = begins_fresh(job, stage)
         known = newest.get(stage.name) or newest.get(stage.was or "")
-        if known is not None and (not fresh or known.generation == job.generation):
+        if known is not None and (not (fresh or begins) or known.generation == job.generation):
             found[stage.name] = known
+        fresh = fresh or (begins and not only)
     return found
 
 
-def begins_fresh(job: Job, stage: AnyStage) -> bool:
-    """Whether the operator asked for this stage and all after it to be run again."""
-    return job.fresh_from is not None and job.fresh_from in (stage.name, stage.was)
+def earlier(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
+    """The newest save that an earlier generation left of each stage, whatever it was made from."""
+    before = [save for save in saves if save.generation < job.generation]
+    newest = {save.stage: save for save in sorted(before, key=lambda save: save.generation)}
+    found = {stage.name: newest.get(stage.name) or newest.get(stage.was or "") for stage in pipeline.stages}
+    return {name: save for name, save in found.items() if save is not None}
+
+
+def begins_fresh(job: Job, stage: AnyStage) -> tuple[bool, bool]:
+    """Whether this generation is to run the stage anew, and whether only this one."""
+    named, only = (job.fresh_from or "").removesuffix(ONLY), (job.fresh_from or "").endswith(ONLY)
+    return bool(named) and named in (stage.name, stage.was), only
 
 
 def items_since(job: Job, stage: AnyStage, pipeline: Pipeline) -> int:
     """The oldest generation whose items this run of the stage may take up."""
     for other in pipeline.stages:
-        if "/" in job.key or begins_fresh(job, other):
+        begins, only = begins_fresh(job, other)
+        if "/" in job.key or (begins and (other is stage or not only)):
             return job.generation
         if other is stage:
             break

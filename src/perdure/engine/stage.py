@@ -19,7 +19,7 @@ from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.result import NAME, NAME_RULE, Produced, Result, chunk_set
-from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, STAGE, Wiring, wire
+from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, PREVIOUS, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Stage(Generic[P, R]):
         self.contracts: list[Contract] = []
         self.reads = wiring.sources  # the stages that it or a contract of it reads
         self.wants_context = CONTEXT in wiring.inputs.values()
+        self.wants_previous = PREVIOUS in wiring.inputs.values()
         self.codec = Codec(wiring.output, f"what stage {self.name} gives")
         self._codecs: dict[str, Codec] = {}  # of what it reads
         self._check_options()
@@ -106,7 +107,7 @@ class Stage(Generic[P, R]):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Parameter → where its value comes from: document, context, stage, input or failure."""
+        """Parameter → where its value comes from: document, context, stage, input, failure or previous."""
         return self.wiring.inputs
 
     @property
@@ -160,6 +161,8 @@ class Stage(Generic[P, R]):
         return codec.decode(raw)
 
     def _codec_of(self, parameter: str) -> Codec:
+        if parameter == PREVIOUS:
+            return self.codec
         producer = self.pipeline.at(parameter)
         if producer is not None and producer.codec.type is not Any:
             return producer.codec
@@ -168,7 +171,8 @@ class Stage(Generic[P, R]):
     def arguments(
         self, document: Document, context: Context | None, values: Mapping[str, Any], job_input: bytes | None
     ) -> dict[str, Any]:
-        """What to call `fn` with; `values` holds the loaded outputs of `sources`, `context` what it may want."""
+        """What to call `fn` with; `values` holds the loaded outputs of `sources` and, if there is one, what the stage
+        saved in an earlier generation; `context` what it may want."""
         given: dict[str, Any] = {}
         for name, kind in self.inputs.items():
             if kind == STAGE:
@@ -177,6 +181,8 @@ class Stage(Generic[P, R]):
                 given[name] = document
             elif kind == CONTEXT:
                 given[name] = context
+            elif kind == PREVIOUS:
+                given[name] = values.get(PREVIOUS)
             else:
                 given[name] = self._job_input(name, kind, job_input)
         return given

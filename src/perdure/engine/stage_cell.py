@@ -19,6 +19,7 @@ from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Produced
+from perdure.engine.wiring import PREVIOUS
 from perdure.errors import InputInvalid, PerdureError
 from perdure.store.operations import EmittedRow
 
@@ -112,13 +113,15 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
 
 def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> dict[str, Any]:
     """The saved outputs of earlier stages as values, which are this stage's own: what is in `loaded` is taken out of
-    it, the rest is read. SavedUnreadable names the one that is none."""
+    it, the rest is read. SavedUnreadable names the one that is none; without what an earlier generation saved it
+    simply runs as if it were the first."""
     values = {}
     for name, raw in raws.items():
         try:
             values[name] = loaded.pop(name) if name in loaded else stage.load(name, raw)
         except InputInvalid:
-            raise SavedUnreadable(name) from None
+            if name != PREVIOUS:
+                raise SavedUnreadable(name) from None
     return values
 
 

@@ -15,17 +15,26 @@ from perdure.engine.document import Document
 from perdure.engine.result import Result
 from perdure.errors import PipelineInvalid
 
-DOCUMENT, CONTEXT, STAGE, INPUT, FAILURE = "document", "context", "stage", "input", "failure"
+DOCUMENT, CONTEXT, STAGE, INPUT, FAILURE, PREVIOUS = (
+    "document",
+    "context",
+    "stage",
+    "input",
+    "failure",
+    "previous",
+)
 
 #: Parameter names with a meaning of their own; no stage may be called so.
-RESERVED = {"doc": DOCUMENT, "document": DOCUMENT, "ctx": CONTEXT, "input": INPUT, "failure": FAILURE}
+RESERVED = {
+    "doc": DOCUMENT, "document": DOCUMENT, "ctx": CONTEXT, "input": INPUT, "failure": FAILURE, "previous": PREVIOUS,
+}  # fmt: skip
 
 
 @frozen
 class Wiring:
     """A function's parameters in order with where their values come from, and its types."""
 
-    inputs: dict[str, str]  # parameter → document | context | stage | input | failure
+    inputs: dict[str, str]  # parameter → document | context | stage | input | failure | previous
     types: dict[str, Any]
     output: Any
     sources: tuple[str, ...]  # the stages it reads, in parameter order

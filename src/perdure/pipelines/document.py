@@ -1,7 +1,10 @@
-"""The document pipeline: from a URL, a file or a text to Markdown with anchors.
+"""The document pipeline: from a URL, a file or a text to chunks that are found and connected.
 
 fetch     the bytes at a URL, guarded; one request per attempt
 extract   page by page or chapter by chapter, each saved, in a process that can be killed
+chunk     passages with their place in the text
+embed     a vector for each, batch by batch
+index     from this commit on it is found; what it is like is found out by a job of its own
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ import hashlib
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from perdure import Context, Document, Pipeline, Result, batched
-from perdure.calls.fetch import NotModified
+from perdure import Context, Document, Pipeline, Result, Row, batched
+from perdure.calls.fetch import Fetched, NotModified
 from perdure.calls.fetch import fetch as fetch_url
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.connect import asked, detect_connections
 from perdure.pipelines.embed import embedder, with_vectors
 from perdure.pipelines.extract import VERSION, Part, Summary, anchors, join, open_reader, summarise
 from perdure.settings import Settings
@@ -24,6 +28,7 @@ from perdure.settings import Settings
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
 PER_HOST = 2
 EXTRACT_MB = 1_024
+FETCH_BYTES_MAX = 256 << 20
 BATCH = 64  # chunks that are embedded and saved at a time
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
@@ -66,27 +71,47 @@ def _asks_a_service() -> bool:
     return Settings().embedder.startswith(("http://", "https://"))
 
 
-documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PER_HOST)
+documents = Pipeline(
+    "document", concurrency_key=host_of, concurrency_per_key=PER_HOST, then=[detect_connections]
+)
 
 
 @documents.stage(timeout=FETCH_S)
-async def fetch(doc: Document) -> Source:
-    """The content of a URL; what was handed in itself is left where it is."""
+async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
+    """The content of a URL, or what it was before if that is still so; what was handed in itself stays where it is."""
     if doc.url is None:
         return Source(doc.name, doc.media_type or ("text/markdown" if doc.kind == "text" else ""))
     settings = Settings()
     found = await fetch_url(
-        doc.url, allow_loopback=settings.allow_loopback, size_max=min(settings.document_bytes_max, 256 << 20)
+        doc.url,
+        allow_loopback=settings.allow_loopback,
+        etag=previous.etag if previous else None,
+        last_modified=previous.last_modified if previous else None,
+        size_max=min(settings.document_bytes_max, FETCH_BYTES_MAX),
     )
-    if isinstance(found, NotModified):  # nobody asked whether it was
+    source = previous if isinstance(found, NotModified) else _source(found)
+    if source is None:  # nobody asked whether it was
         raise Transient(
             f"{doc.url} answered that nothing changed, to a first request", code="response_broken"
         )
+    if previous is not None and _same(source, previous):
+        source = previous  # as it was, so that nothing is done again
+    answer = "fetched" if previous is None else "unchanged" if source is previous else "refreshed"
+    ctx.emit(Row("fetch", generation=ctx.generation, data={"answer": answer, "url": source.url}))
+    return source
+
+
+def _source(found: Fetched) -> Source:
     try:
         name = urlsplit(found.url).path.rpartition("/")[2]
-        return Source(name, found.media_type, found.url, found.etag, found.last_modified, found.content)
+        media_type = f"{found.media_type}; charset={found.charset}" if found.charset else found.media_type
+        return Source(name, media_type, found.url, found.etag, found.last_modified, found.content)
     finally:
         found.close()
+
+
+def _same(one: Source, other: Source) -> bool:
+    return (one.content, one.media_type, one.name) == (other.content, other.media_type, other.name)
 
 
 @documents.stage(version=VERSION, isolate=True, memory_mb=EXTRACT_MB, timeout=EXTRACT_S, stall=STALL_S)
@@ -126,9 +151,10 @@ async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
 
 
 @documents.stage
-def index(chunk: list[Chunk], embed: Embedded) -> Result[int]:
+def index(doc: Document, chunk: list[Chunk], embed: Embedded) -> Result[int]:
     """From this commit on the document is found by these chunks, and by no others."""
-    return Result(len(chunk), chunks=with_vectors(chunk, embed.vectors, embed.model))
+    found = with_vectors(chunk, embed.vectors, embed.model)
+    return Result(len(chunk), chunks=found, spawn=[detect_connections.job(doc, **asked(doc, len(found)))])
 
 
 @index.ensure

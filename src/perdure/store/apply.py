@@ -199,6 +199,8 @@ class Flush:
         if found[0][0] == "open":
             return "refused: the document is still in progress; cancel it first"
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
+        if op.content is not None:
+            yield Query(self.sql.DOCUMENT_CONTENT, rows.content(op.document_id, op.content))
         key = job_key(op.document_id)
         entry = entering.Entry(op.org, op.document_id, key, op.job, generation, op.fresh_from, again=True)
         self.entries.append(entry)

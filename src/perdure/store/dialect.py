@@ -354,6 +354,10 @@ class Dialect(ABC):
         "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 AND state <> 'open' "
         "RETURNING generation"
     )
+    DOCUMENT_CONTENT = (
+        "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
+        "blob = $9, meta = $10 WHERE org = $1 AND id = $2"
+    )
     JOB_RUNNING = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running'"
     )
@@ -451,8 +455,8 @@ class Dialect(ABC):
         "INSERT INTO indexed (org, document_id) VALUES ($1, $2) ON CONFLICT (org, document_id) DO NOTHING"
     )
     INDEXED_LOCK = (
-        "SELECT i.revision, d.collection FROM indexed i JOIN document d ON d.org = i.org AND d.id = i.document_id "
-        "WHERE i.org = $1 AND i.document_id = $2"
+        "SELECT i.revision, i.generation, d.collection FROM indexed i "
+        "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.document_id = $2"
     )
     CHUNK_IDS = "SELECT id FROM chunk WHERE org = $1 AND document_id = $2"
     CHUNKS = (

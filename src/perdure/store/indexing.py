@@ -1,7 +1,8 @@
 """A document's chunks and connections, replaced within the transaction that saves the stage which made them.
 
 Readers see those of one revision, never a mixture or nothing. What is stored already as it should be is not touched: a
-save that is repeated writes nothing, and the same text keeps its chunk, its number and its connections.
+save that is repeated writes nothing, and the same text keeps its chunk, its number and its connections. A follow-up
+of an earlier generation that comes late changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from perdure.core.chunk import Connection
 from perdure.core.model import Job
 from perdure.store import rows
-from perdure.store.base import Query, Steps
+from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import ChunkSet, Save
 
@@ -31,10 +32,8 @@ def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[None]:
 
 def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
     which = (job.org, job.document_id)
-    # so that there is a row to lock: a follow-up job may write chunks at the same time
-    yield Query(sql.INDEXED_ADD, which)
-    revision, collection = (yield Query(sql.INDEXED_LOCK, which))[0]
-    if revision == new.revision:
+    revision, generation, collection = yield from _lock(sql, job)
+    if revision == new.revision or job.generation < generation:
         return
     words = " ".join(scope(job.org, collection, job.document_id))
     chunks = {n.chunk.id: rows.chunk(job, n, words) for n in new.chunks}
@@ -44,15 +43,27 @@ def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
     yield from _sliced(sql.CONNECTION_CUT_TO, gone)
     yield from _sliced(sql.CHUNK_DROP, gone)
     yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
-    yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms))
+    yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms, job.generation))
 
 
 def _connect(sql: Dialect, job: Job, connections: Sequence[Connection]) -> Steps[None]:
     which = (job.org, job.document_id)
+    _, generation, _ = yield from _lock(sql, job)
+    if (
+        job.generation < generation
+    ):  # these lead from chunks that were superseded, and whoever did so looks himself
+        return
     new = {rows.connection_key(c): rows.connection(job, c) for c in connections}
     known = set((yield Query(sql.CONNECTION_KEYS, which)))
     yield from _sliced(sql.CONNECTION_DROP, [(*which, *key) for key in sorted(known - new.keys())])
     yield from _sliced(sql.CONNECTION_ADD, [new[key] for key in sorted(new)])
+
+
+def _lock(sql: Dialect, job: Job) -> Steps[Row]:
+    """What is indexed of the document (revision, generation, collection), until we commit ours and nobody else's."""
+    which = (job.org, job.document_id)
+    yield Query(sql.INDEXED_ADD, which)  # so that there is a row to lock
+    return (yield Query(sql.INDEXED_LOCK, which))[0]
 
 
 def _sliced(statement: str, all_rows: Sequence[Sequence[object]]) -> Steps[None]:

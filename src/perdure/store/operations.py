@@ -56,7 +56,8 @@ class NewDocument:
 
 @frozen
 class Added:
-    """The answer to an add: the document's id, and `added` or `exists`."""
+    """The answer to an add: the document's id, and `added` or `exists`; of what may have changed since it was added,
+    `requeued` (a URL is fetched again), `unchanged`, `refreshed` or `refused: why`."""
 
     id: str
     answer: str
@@ -192,9 +193,12 @@ class Requeue:
     org: str
     document_id: str
     job: NewJob
-    fresh_from: str | None = None  # stages from here on ignore what earlier generations saved
+    fresh_from: str | None = (
+        None  # stages from here on ignore what earlier generations saved; see `model.ONLY`
+    )
     by: str = ""
     reason: str = ""
+    content: NewDocument | None = None  # instead of what the document has
 
 
 @frozen

@@ -205,7 +205,7 @@ class PostgresDialect(Dialect):
     INDEXED_LOCK = f"{Dialect.INDEXED_LOCK} FOR UPDATE OF i"
     #: Numbers of transactions: what is not below the oldest that was still open may not have been seen.
     INDEXED_SET = (
-        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, "
+        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, generation = $6, "
         "change = CAST(CAST(pg_current_xact_id() AS text) AS bigint) WHERE org = $1 AND document_id = $2"
     )
     INDEXED_MARK = (

@@ -77,6 +77,12 @@ def document(d: NewDocument, now_ms: int) -> Row:
     )  # fmt: skip
 
 
+def content(document_id: str, d: NewDocument) -> Row:
+    return (
+        d.org, document_id, d.kind, d.name, d.media_type, d.content_hash, d.size, d.inline, d.blob, d.meta,
+    )  # fmt: skip
+
+
 def save_fence(ordinal: int, op: Save) -> Row:
     return (ordinal, op.job.org, op.job.id, op.job.token, op.stage, op.lane, op.lease_ms, op.suspect)
 

@@ -139,7 +139,7 @@ class SqliteDialect(Dialect):
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
     CHUNK_DROP = "DELETE FROM chunk WHERE org = $1 AND document_id = $2 AND id = $3"
     INDEXED_SET = (
-        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, "
+        "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, generation = $6, "
         "change = (SELECT max(change) + 1 FROM indexed WHERE org = $1) WHERE org = $1 AND document_id = $2"
     )
     INDEXED_MARK = "SELECT coalesce(max(change), 0) + 1 FROM indexed WHERE org = $1"

@@ -227,7 +227,7 @@ CREATE INDEX chunk_text ON chunk USING gin (found);
 -- `change` that is not below the mark of his last look.
 CREATE TABLE indexed (
   org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, revision text NOT NULL DEFAULT '', expected int NOT NULL DEFAULT 0,
-  change bigint NOT NULL DEFAULT 0, saved_ms bigint NOT NULL DEFAULT 0,
+  change bigint NOT NULL DEFAULT 0, saved_ms bigint NOT NULL DEFAULT 0, generation int NOT NULL DEFAULT 0,
   PRIMARY KEY (org, document_id)
 );
 CREATE INDEX indexed_change ON indexed (org, change);

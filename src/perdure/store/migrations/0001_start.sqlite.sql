@@ -229,7 +229,7 @@ END;
 -- `change` that is not below the mark of his last look.
 CREATE TABLE indexed (
   org text NOT NULL, document_id text NOT NULL, revision text NOT NULL DEFAULT '', expected integer NOT NULL DEFAULT 0,
-  change integer NOT NULL DEFAULT 0, saved_ms integer NOT NULL DEFAULT 0,
+  change integer NOT NULL DEFAULT 0, saved_ms integer NOT NULL DEFAULT 0, generation integer NOT NULL DEFAULT 0,
   PRIMARY KEY (org, document_id)
 ) WITHOUT ROWID;
 CREATE INDEX indexed_change ON indexed (org, change);
