@@ -79,4 +79,15 @@ class Settings(BaseSettings):
     search_memory_mb: int = Field(
         default=512, ge=1, description="What vectors may take of memory in a process that searches."
     )
+    image_pixels_max: int = Field(
+        default=100_000_000, ge=1, description="The most pixels that an image may have to be decoded."
+    )
+    vision_url: str | None = Field(
+        default=None,
+        description="An OpenAI-compatible service that describes images (https://…/v1); none: they stay degraded.",
+    )
+    vision_model: str = Field(default="gpt-4o-mini", description="The model that it is asked for.")
+    vision_key: str | None = Field(
+        default=None, description="The key for that service; otherwise OPENAI_API_KEY."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
