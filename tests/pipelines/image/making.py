@@ -88,13 +88,13 @@ def exif(**fields: Any) -> Image.Exif:
     from PIL import ExifTags
 
     made = Image.Exif()
-    camera = made.get_ifd(ExifTags.IFD.Exif)
     for name, value in fields.items():
         if name == "GPS":
             made.get_ifd(ExifTags.IFD.GPSInfo).update(value)
         else:
             tag = ExifTags.Base[name].value
-            (camera if tag > 0x8298 and not name.startswith("XP") else made)[tag] = value
+            of_camera = tag > 0x8298 and not name.startswith("XP")
+            (made.get_ifd(ExifTags.IFD.Exif) if of_camera else made)[tag] = value
     read = Image.Exif()  # only what was read has all its parts where every format looks for them
     read.load(made.tobytes())
     return read

@@ -132,7 +132,7 @@ def test_a_preview_is_a_medium_jpeg_on_white() -> None:
     found = opened(preview(stored(see_through)))
 
     assert (found.format, found.size, found.mode) == ("JPEG", (1024, 341), "RGB")
-    assert min(found.getpixel((500, 100))) > 250  # type: ignore[type-var,arg-type]
+    assert min(found.getpixel((500, 100))) > 250  # type: ignore[arg-type]
     assert not found.getexif()
 
 
