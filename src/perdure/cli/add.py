@@ -1,21 +1,56 @@
-"""`perdure add`: files, directories, URLs and standard input become documents."""
+"""`perdure add`: documents are taken in some hundreds to a transaction, and each has its own answer.
+
+One that is refused keeps no other from being added. Ctrl-C ends it after the transaction under way: what was added is
+known, and the exit status is 130.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from perdure.cli.sources import Found, batches, found, own_files, prompt, shown, spooled, texts, valid
 from perdure.core.frozen import frozen
-from perdure.errors import UsageError
-from perdure.service import AsyncPerdure
+from perdure.errors import InputInvalid, UsageError
+from perdure.pipelines.extract import sniff_file
+from perdure.service import AddOptions, AsyncPerdure
 
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
+LINE_S = 5.0  # between lines of progress where there is no terminal
+STOPPED = 130
+
+
+@frozen
+class Asked:
+    """What somebody typed."""
+
+    pipeline: str
+    what: Sequence[str]
+    options: AddOptions
+    text: str | None = None
+    name: str | None = None
+    as_json: bool = False
+    watch: bool = False
+    work: bool = False
+
+    @property
+    def total(self) -> int | None:
+        """How many documents that is; None where a directory must be listed to know."""
+        return None if any(map(os.path.isdir, self.what)) else len(self.what) + (self.text is not None)
 
 
 @frozen
@@ -23,74 +58,196 @@ class Outcome:
     """What became of one thing that was to be added; `id` is empty where it was refused."""
 
     source: str
-    answer: str  # added, exists, refused
+    answer: str  # refused, or what `add` answered
     id: str = ""
     error: str = ""
     code: str = ""
 
 
-def sources(given: Sequence[str], store: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """(what to call it, how to add it) of each; a directory stands for all files in it, but neither for hidden ones nor
-    for those of the store itself."""
-    own = store.removeprefix("sqlite:///") if store.startswith("sqlite:///") else ""
-    found: list[tuple[str, dict[str, Any]]] = []
-    for one in given:
-        if one == "-":
-            found.append(("-", {"data": sys.stdin.buffer.read(), "name": ""}))
-        elif "://" in one:
-            found.append((one, {"url": one}))
-        elif Path(one).is_dir():
-            found += [(str(path), {"path": path}) for path in _files(Path(one), own)]
-        else:
-            found.append((one, {"path": one}))
-    return found
+class Answers:
+    """Tells each answer as it comes: a line on standard output, refusals on standard error; with `as_json` all as
+    objects on standard output."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.counts: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self._json = as_json
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        self.counts.update(one.answer for one in outcomes)
+        self.ids += [one.id for one in outcomes if one.id]
+        for one in outcomes:
+            if self._json:
+                print(json.dumps({**asdict(one), "source": shown(one.source)}))
+            elif one.answer == "refused":
+                print(f"perdure: {one.source}: {shown(one.error)} [{one.code}]", file=sys.stderr)
+            else:
+                print(f"{one.answer:7} {one.id}  {one.source}")
+        sys.stdout.flush()
+
+    def total(self) -> str:
+        """How many of each answer, for people."""
+        refused_last = sorted(self.counts.items(), key=lambda counted: counted[0] == "refused")
+        return ", ".join(f"{n:,} {answer}" for answer, n in refused_last) or "nothing was added"
+
+    @property
+    def status(self) -> int:
+        return 2 if self.counts["refused"] else 0
 
 
-def _files(directory: Path, store: str) -> Iterator[Path]:
-    own = str(Path(store).resolve()) if store else None
-    for path in sorted(directory.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(directory).parts)
-        if path.is_file() and not hidden and not (own and str(path.resolve()).startswith(own)):
-            yield path
+class Stop:
+    """Whether somebody pressed Ctrl-C; who presses it twice does not want to wait."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._task = asyncio.current_task()
+
+    def __call__(self) -> None:
+        if self.asked.is_set() and self._task is not None:
+            self._task.cancel()
+        self.asked.set()
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def things(app: AsyncPerdure, asked: Asked, directory: Path) -> Iterator[Found]:
+    """All that is to be added. Standard input is read here and now: nobody can interrupt it later."""
+    what, text, name = asked.what, asked.text, asked.name
+    if not what and text is None:
+        raise InputInvalid("say what to add: files, directories, URLs, - for standard input, or --text")
+    if name is not None and asked.total != 1:
+        raise InputInvalid("--name is for one document; leave it out where there are several")
+    own, read = own_files(app), {}
+    if "-" in what:
+        prompt(sys.stdin.buffer)
+        read["-"] = spooled(sys.stdin.buffer, directory, app.settings.document_bytes_max)
+    files = chain.from_iterable([read[one]] if one in read else found([one], own) for one in what)
+    for thing in chain(files, [] if text is None else [texts(text)]):
+        yield thing if name is None else _named(thing, valid(name))
+
+
+def _named(thing: Found, name: str) -> Found:
+    return Found(thing.source, {**thing.entry, "name": name}, thing.size, thing.error, thing.code)
 
 
 async def add_all(
-    app: AsyncPerdure, pipeline: str, given: Sequence[tuple[str, dict[str, Any]]], options: dict[str, Any]
-) -> list[Outcome]:
-    """Add them in order; one that is refused keeps no other from being added."""
-    outcomes: list[Outcome] = []
-    shown = len(given) >= SHOWN_FROM and sys.stderr.isatty()
-    with _bar() if shown else nullcontext() as bar:
-        task = bar.add_task("adding", total=len(given)) if bar is not None else None
-        for source, entry in given:
-            outcomes.append(await _add(app, pipeline, source, {**entry, **options}))
-            if bar is not None and task is not None:
-                bar.advance(task)
-    return outcomes
+    app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers: Answers, stop: Stop
+) -> None:
+    """Add them and tell the answers in order, until it is stopped; StoreError ends it."""
+    progress = Bar(answers, asked.total) if sys.stderr.isatty() else Lines(answers)
+    for batch in batches(given):
+        progress.show(len(batch))
+        try:
+            adding = (_add(app, asked, thing) for thing in batch)
+            ended = await asyncio.gather(*adding, return_exceptions=True)
+        finally:
+            progress.hide()
+        answers.tell([one for one in ended if isinstance(one, Outcome)])
+        if failed := [one for one in ended if isinstance(one, BaseException)]:
+            raise failed[0]
+        if stop.asked.is_set():
+            return
 
 
-async def _add(app: AsyncPerdure, pipeline: str, source: str, entry: dict[str, Any]) -> Outcome:
+async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
+    """What is added together shares a transaction, because the store writes all that waits for it at once."""
+    if thing.code:
+        return Outcome(thing.source, "refused", error=thing.error, code=thing.code)
+    entry: AddOptions = {**thing.entry, **asked.options}
     try:
-        added = await app.add(pipeline=pipeline, **entry)
+        if "path" in entry:
+            entry["media_type"] = sniff_file(Path(entry["path"]), entry["name"])
+        added = await app.add(pipeline=asked.pipeline, **entry)
     except UsageError as error:
-        return Outcome(source, "refused", error=str(error), code=str(error.code))
+        return Outcome(thing.source, "refused", error=str(error), code=str(error.code))
     except OSError as error:
-        return Outcome(source, "refused", error=f"{error.strerror}", code="file_unreadable")
-    return Outcome(source, added.answer, added.id)
+        return Outcome(
+            thing.source, "refused", error=f"cannot be read: {error.strerror}", code="file_unreadable"
+        )
+    return Outcome(thing.source, added.answer, added.id)
 
 
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
+class Bar:
+    """How far it is, on a terminal. It is taken away while answers are told, which may go to the same one."""
+
+    def __init__(self, answers: Answers, total: int | None) -> None:
+        self._answers = answers
+        self._bar = Progress(
+            TextColumn("adding"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._task = self._bar.add_task("adding", total=total)
+
+    def show(self, coming: int) -> None:
+        done = self._answers.counts.total()
+        self._bar.update(self._task, completed=done)
+        if done + coming >= SHOWN_FROM:
+            self._bar.start()
+
+    def hide(self) -> None:
+        self._bar.stop()
 
 
-def show(outcomes: Sequence[Outcome]) -> int:
-    """A line for each on standard output, refusals on standard error; the exit status."""
-    for one in outcomes:
-        if one.answer == "refused":
-            print(f"perdure: {one.source}: {one.error} [{one.code}]", file=sys.stderr)
-        else:
-            print(f"{one.answer:7} {one.id}  {one.source}")
-    return 2 if any(one.answer == "refused" for one in outcomes) else 0
+class Lines:
+    """How far it is, where there is no terminal: a line now and then."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._next_s = time.monotonic() + LINE_S
+
+    def show(self, coming: int) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + LINE_S
+            print(f"perdure: {self._answers.total()} so far", file=sys.stderr, flush=True)
+
+    def hide(self) -> None:
+        return None
+
+
+def run(app: AsyncPerdure, asked: Asked) -> int:
+    """The whole command; its exit status."""
+    answers = Answers(asked.as_json)
+    try:
+        with tempfile.TemporaryDirectory(prefix="perdure-add-") as directory:
+            given = things(app, asked, Path(directory))
+            first = next(given)  # what is wrong with the arguments shows before a store is opened
+            return asyncio.run(_run(app, asked, chain([first], given), answers))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("perdure: stopped at once", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("perdure: stopped, because nobody reads the answers", file=sys.stderr)
+        return STOPPED
+
+
+async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers: Answers) -> int:
+    stop = Stop()
+    try:
+        await app.start()
+        with stop.on_signals():
+            try:
+                await add_all(app, asked, given, answers, stop)
+            finally:
+                stopped = "stopped: " if stop.asked.is_set() else ""
+                if stopped or answers.counts.total() > 1:
+                    print(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
+            if stopped:
+                return STOPPED
+            if not (asked.watch or asked.work) or not answers.ids:
+                return answers.status
+            from perdure.cli.watch import follow
+
+            ended = await follow(app, asked.options["org"], answers.ids, stop, asked.work, asked.as_json)
+            return ended if ended == STOPPED else answers.status or ended
+    finally:
+        await app.close()

@@ -22,6 +22,12 @@ StoreOption = Annotated[
 ]
 
 
+AppOption = Annotated[
+    str, typer.Option("--app", metavar="MODULE:APP", help="An app of your own, with --pipeline.")
+]
+PipelineOption = Annotated[str, typer.Option(help="Its pipeline.")]
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from perdure import __version__
@@ -56,38 +62,29 @@ BUILTIN = "perdure.cli.builtin:app"
 @app.command()
 def add(
     what: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="WHAT...", help="Files, directories, URLs, or - for standard input."),
-    ],
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="A text to add.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it, where it is one document.")] = None,
     collection: Annotated[str, typer.Option(help="The collection they belong to.")] = "documents",
     org: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
-    target: Annotated[
-        str, typer.Option("--app", metavar="MODULE:APP", help="An app of your own, with --pipeline.")
-    ] = BUILTIN,
-    pipeline: Annotated[str, typer.Option(help="Its pipeline.")] = "document",
+    work: Annotated[bool, typer.Option("--work", help="Process them here and now, and show how.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show their stages until all have ended.")] = False,
+    target: AppOption = BUILTIN,
+    pipeline: PipelineOption = "document",
     store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Take documents in: one line for each with its id. What is refused keeps no other from being added."""
-    import asyncio
-
-    from perdure.cli.add import add_all, show, sources
+    from perdure.cli.add import Asked, run
     from perdure.cli.target import load_app
 
-    async def run() -> int:
-        found = load_app(target).service
-        if store is not None:
-            found.use(store)
-        await found.start()
-        try:
-            return show(
-                await add_all(
-                    found, pipeline, sources(what, found.url), {"collection": collection, "org": org}
-                )
-            )
-        finally:
-            await found.close()
-
-    raise typer.Exit(asyncio.run(run()))
+    service = load_app(target).service
+    if store is not None:
+        service.use(store)
+    asked = Asked(pipeline, what or [], {"collection": collection, "org": org}, text, name, json, watch, work)
+    raise typer.Exit(run(service, asked))
 
 
 @app.command()

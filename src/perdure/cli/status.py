@@ -190,9 +190,7 @@ def _attempt_lines(facts: Facts) -> list[RenderableType]:
         )
         style = STYLES.get(row[-1], "" if row[-1] == "done" else "yellow")
         lines.append(line.append(row[-1], style=style))
-        lines.append(
-            Padding(Text(_happened(attempt), style="dim", overflow="fold"), (0, 0, 0, widths[0] + 2))
-        )
+        lines.append(Padding(Text(happened(attempt), style="dim", overflow="fold"), (0, 0, 0, widths[0] + 2)))
     return lines or [Text("none has ended yet", style="dim")]
 
 
@@ -237,7 +235,7 @@ def _number(attempt: Facts, document_id: str) -> str:
     return f"{generation}{number}{f' {name}' if name else ''}"
 
 
-def _happened(attempt: Facts) -> str:
+def happened(attempt: Facts) -> str:
     """The error, why it was decided so, and when it is tried again; nothing is said twice."""
     message, why = attempt["message"] or "", attempt["why"]
     status = f" (HTTP {attempt['status_code']})" if attempt["status_code"] else ""

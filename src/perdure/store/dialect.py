@@ -148,6 +148,12 @@ UPSERT_CONNECTION = (
     "DO UPDATE SET score = excluded.score, model = excluded.model "
     "WHERE connection.score <> excluded.score OR connection.model <> excluded.model"
 )
+#: Of a document `d`: its newest save of a stage, as {s}.
+NEWEST_SAVE = (
+    "{s}.org = d.org AND {s}.document_id = d.id AND {s}.pipeline = d.pipeline AND {s}.stage = {stage} "
+    "AND {s}.generation = (SELECT max(x.generation) FROM saved x WHERE x.org = d.org AND x.document_id = d.id "
+    "AND x.pipeline = d.pipeline AND x.stage = {stage})"
+)
 REQUEUE_JOB = (
     "ON CONFLICT (org, document_id, key) DO UPDATE SET "
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
@@ -396,6 +402,15 @@ class Dialect(ABC):
         "= $3 "
         "AND stage = $4 AND fingerprint = $5 AND generation >= $6 ORDER BY generation"
     )
+    #: The next documents after (organisation, id), whatever they are, each with its newest save of a stage under its
+    #: name or its former one. As many are looked at as are asked for, so every page costs the same.
+    CHECKPOINTS = (
+        "SELECT d.org, d.id, d.pipeline, d.collection, d.state, coalesce(s.version, w.version), "
+        "CASE WHEN s.version IS NULL THEN w.model ELSE s.model END FROM (SELECT org, id, pipeline, collection, state "
+        "FROM document WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT $3) AS d "
+        f"LEFT JOIN saved s ON {NEWEST_SAVE.format(s='s', stage='CAST($4 AS text)')} "
+        f"LEFT JOIN saved w ON {NEWEST_SAVE.format(s='w', stage='CAST($5 AS text)')} ORDER BY d.org, d.id"
+    )
     #: What another version, model or input of the stage emitted and this one did not emit again.
     EMITTED_STALE = (
         "DELETE FROM emitted WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "
@@ -502,6 +517,8 @@ class Dialect(ABC):
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
     DOCUMENT_LOCK: str
+    STATUSES: str
+    ITEMS_SAVED: str
     JOB_ADD: str
     JOB_REQUEUE: str
     ATTEMPT_ADD: str

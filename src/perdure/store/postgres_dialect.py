@@ -32,6 +32,8 @@ from perdure.store.dialect import (
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
+    STATUS_COLUMNS,
+    STATUS_FROM,
     UPSERT_CHUNK,
     UPSERT_CONNECTION,
     UPSERT_EMITTED,
@@ -84,6 +86,15 @@ class PostgresDialect(Dialect):
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
     )
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    STATUSES = (
+        f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
+        f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
+    )
+    ITEMS_SAVED = (
+        "SELECT r.id, (SELECT count(*) FROM item i WHERE i.org = r.org AND i.document_id = r.id "
+        "AND i.pipeline = r.pipeline AND i.stage = r.stage AND i.generation = r.generation) FROM "
+        + _unnest({"org": "text", "id": "text", "pipeline": "text", "stage": "text", "generation": "int"})
+    )
     DOCUMENT_END = (
         "UPDATE document d SET state = r.state, finished_ms = r.finished_ms, error_code = r.error_code, "
         "error_message = r.error_message, error_meta = r.error_meta FROM "

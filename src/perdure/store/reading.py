@@ -14,6 +14,7 @@ from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.records import (
     Attempt,
+    Checkpoint,
     DependencyRecord,
     DocumentRecord,
     Kpi,
@@ -38,6 +39,22 @@ class Reading:
     async def status(self, org: str, document_id: str) -> Status | None:
         found = await self._rows(self.sql.STATUS, org, document_id)
         return rows.status(found[0]) if found else None
+
+    async def statuses(self, org: str, ids: Sequence[str]) -> list[Status]:
+        """Where these documents stand, in any order; those that are not there are left out."""
+        wanted = [(org, id_) for id_ in ids]
+        return [rows.status(row) for row in await self._read(one(Query(self.sql.STATUSES, rows=wanted)))]
+
+    async def items_saved(self, statuses: Sequence[Status]) -> dict[str, int]:
+        """How many items each document has saved of the stage and in the generation that it is in."""
+        wanted = [(s.org, s.id, s.pipeline, s.stage, s.generation) for s in statuses]
+        return dict(await self._read(one(Query(self.sql.ITEMS_SAVED, rows=wanted)))) if wanted else {}
+
+    async def checkpoints(
+        self, after: tuple[str, str], limit: int, stage: str, was: str | None = None
+    ) -> list[Checkpoint]:
+        """The next documents after (organisation, id), each with its newest save of the stage."""
+        return [Checkpoint(*row) for row in await self._rows(self.sql.CHECKPOINTS, *after, limit, stage, was)]
 
     async def find(self, document_id: str) -> str | None:
         """The organisation of a document."""

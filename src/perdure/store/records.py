@@ -105,6 +105,19 @@ class SavedStage:
 
 
 @frozen
+class Checkpoint:
+    """A document, and by which version and model its newest save of a stage was made; no version: there is none."""
+
+    org: str
+    document_id: str
+    pipeline: str
+    collection: str
+    state: str  # open, done, dead or cancelled
+    version: int | None
+    model: str | None
+
+
+@frozen
 class SavedItem:
     """A saved item as read back."""
 

@@ -67,6 +67,11 @@ class SqliteDialect(Dialect):
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
+    STATUSES = Dialect.STATUS
+    ITEMS_SAVED = (
+        "SELECT $2, count(*) FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "
+        "AND generation = $5"
+    )
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")

@@ -1,0 +1,170 @@
+"""How documents on their way are shown: a table that lives in a terminal, or a line for each change."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from heapq import nsmallest
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.sources import shown
+from perdure.cli.status import STATES, STYLES
+from perdure.core.frozen import frozen
+
+LINES_AROUND = 5  # heading, what is left out, totals, problem, and the prompt
+#: Where not all have room: those that move, then those that somebody should look at.
+ORDER = {"running": 0, "dead": 1, "held": 2, "waiting": 3, "cancelled": 4, "queued": 5, "done": 6}
+
+
+@frozen
+class Seen:
+    """A document at the last look."""
+
+    id: str
+    name: str
+    state: str
+    stage: str
+    saved: int  # items of its stage, such as pages
+    attempt: int
+    attempts_max: int
+    why: str = ""
+    due_ms: int | None = None
+
+
+class Screen(Protocol):
+    """Where they are shown; `show` is called after every look."""
+
+    def __enter__(self) -> Screen: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def show(
+        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
+    ) -> None: ...
+
+
+class Lines:
+    """A line for each change, with the time since we began, and totals at the end; with `as_json` an object each."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self._json = as_json
+        self._began_s = time.monotonic()
+        self._told: dict[str, tuple[str, str, int]] = {}
+        self._problem = ""
+        self._counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        print(f"perdure: {totals(self._counts)}", file=sys.stderr)
+
+    def show(
+        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
+    ) -> None:
+        self._counts = counts
+        for one in changed:
+            told = (one.state, one.stage, one.attempt)
+            if told != self._told.get(one.id, ("queued", one.stage, 0)):
+                print(json.dumps(asdict(one)) if self._json else self._line(one))
+            self._told[one.id] = told
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                print(f"perdure: {problem}", file=sys.stderr)
+        sys.stdout.flush()
+
+    def _line(self, one: Seen) -> str:
+        stage = "" if one.state in ("done", "cancelled") else one.stage
+        why = f" – {shown(one.why)}" if one.why else ""
+        attempt = f", attempt {one.attempt} of {one.attempts_max}" if one.attempt > 1 else ""
+        passed = time.monotonic() - self._began_s
+        return f"{passed:6.1f} s  {one.state:9} {stage:9} {_called(one)}{attempt}{why}"
+
+
+class Board:
+    """A table that stays where it is; a list that is too long for the terminal is folded."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=8, redirect_stderr=sys.stderr.isatty())
+
+    def __enter__(self) -> Board:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(
+        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
+    ) -> None:
+        room = max(3, self._console.height - LINES_AROUND)
+        rows = _chosen(seen.values(), room) if counts.total() > room else list(seen.values())
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column("document", no_wrap=True, overflow="ellipsis", max_width=self._console.width // 3)
+        for title in ("state", "stage", "saved", "attempt"):
+            table.add_column(title, no_wrap=True, justify="right" if title == "saved" else "left")
+        table.add_column()  # the only one that gives way, so it is not `no_wrap`
+        for one in rows:
+            table.add_row(*_cells(one))
+        below = (
+            [Text(f"… and {counts.total() - len(rows):,} more", style="dim")]
+            if counts.total() > len(rows)
+            else []
+        )
+        below.append(totals(counts))
+        below += [Text(problem, style="yellow")] if problem else []
+        self._live.update(Group(table, *below))
+
+
+def totals(counts: Counter[str]) -> Text:
+    """How many are in each state."""
+    return Text("   ").join(
+        Text.assemble((f"{counts[state]:,}", "bold"), f" {state}", style=STYLES.get(state, ""))
+        for state in STATES
+        if counts[state]
+    )
+
+
+def screen(as_json: bool) -> Screen:
+    """What suits standard output."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    lively = console.is_terminal and not console.is_dumb_terminal and not as_json
+    return Board(console) if lively else Lines(as_json)
+
+
+def _chosen(seen: Iterable[Seen], room: int) -> list[Seen]:
+    return nsmallest(room, seen, key=lambda one: ORDER.get(one.state, 9))
+
+
+def _cells(one: Seen) -> tuple[Text, ...]:
+    moving = one.state not in ("done", "cancelled")
+    attempt = f"{one.attempt} of {one.attempts_max}" if one.attempt and moving else ""
+    cells = (
+        _called(one), one.state, one.stage if moving else "", f"{one.saved:,}" if one.saved else "", attempt,
+        shown(one.why),
+    )  # fmt: skip
+    styles = ("", STYLES.get(one.state, ""), "", "", "", "dim")
+    return tuple(
+        Text(cell, style=style, no_wrap=True, overflow="ellipsis")
+        for cell, style in zip(cells, styles, strict=True)
+    )
+
+
+def _called(one: Seen) -> str:
+    return shown(one.name) if one.name else one.id

@@ -1,0 +1,161 @@
+"""Following documents after `perdure add --watch`, or working on them with `--work`, until all of them have ended.
+
+However many there are, a look asks for those that run and for a bounded number of others, in turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import islice
+from typing import Protocol
+
+from perdure.cli.board import Screen, Seen, screen
+from perdure.cli.status import happened
+from perdure.cli.words import span
+from perdure.core.model import TERMINAL
+from perdure.service import AsyncPerdure
+from perdure.store.records import Status
+
+LOOK_S = 0.25
+LOOK_MAX = 1_000  # documents that are asked for at a look, besides those that run
+WORKERS_S = 2.0
+#: With `--work`, what is held, or due only after this time, is left to a worker that stays.
+PATIENCE_MS = 60_000
+STOPPED = 130
+NOBODY = "nobody is working: start `perdure worker`"
+
+
+class Stopping(Protocol):
+    """Set once somebody does not want to look any longer."""
+
+    asked: asyncio.Event
+
+
+class Watched:
+    """What is known of the documents that we follow."""
+
+    def __init__(self, app: AsyncPerdure, org: str, ids: Sequence[str]) -> None:
+        self._app, self._org = app, org
+        self._turns = dict.fromkeys(ids)  # those that have not ended, asked for longest ago first
+        self.seen: dict[str, Seen] = {}
+        self.counts = Counter({"queued": len(self._turns)})
+
+    @property
+    def over(self) -> bool:
+        """Whether all of them have ended."""
+        return not self._turns
+
+    async def look(self) -> list[Seen]:
+        """Ask where they stand; those that changed."""
+        running = (id_ for id_ in self._turns if id_ in self.seen and self.seen[id_].state == "running")
+        asked = list(dict.fromkeys([*running, *islice(self._turns, LOOK_MAX)]))
+        found = await self._app.store.statuses(self._org, asked)
+        items = await self._app.store.items_saved([s for s in found if s.state == "running" and s.stage])
+        whys = await self._held(found)
+        changed = []
+        for status in found:
+            before = self.seen.get(status.id)
+            why = whys.get(status.held_by or "") or await self._why(status, before)
+            now = _seen(status, items.get(status.id, 0), why)
+            del self._turns[status.id]
+            if status.state not in TERMINAL:
+                self._turns[status.id] = None
+            if now != before:
+                self.counts[before.state if before else "queued"] -= 1
+                self.counts[now.state] += 1
+                self.seen[status.id] = now
+                changed.append(now)
+        return changed
+
+    async def stuck(self) -> bool:
+        """Whether those that are left are held, or wait for longer than we do."""
+        if any(self.counts[state] for state in ("queued", "running")):
+            return False
+        dues = [one.due_ms for id_ in self._turns if (one := self.seen[id_]).due_ms is not None]
+        return not dues or min(dues) > await self._app.store.now_ms() + PATIENCE_MS
+
+    async def problem(self) -> str:
+        """Why nothing can move, if nothing can."""
+        store = self._app.store
+        workers = [worker.id for worker in await store.workers() if worker.kind == "worker"]
+        if not workers or await store.missing(workers) == set(workers):
+            return NOBODY
+        paused = {queue.name for queue in await store.queues() if queue.paused} & set(self._app.queues)
+        return f"paused: queue {', '.join(sorted(paused))}" if paused else ""
+
+    async def _held(self, found: Sequence[Status]) -> dict[str, str]:
+        """Why lanes are down, if any of them is held."""
+        if not any(status.held_by for status in found):
+            return {}
+        return {lane.name: f"needs {lane.name}: {lane.reason}" for lane in await self._app.store.lanes()}
+
+    async def _why(self, status: Status, before: Seen | None) -> str:
+        """What went wrong, if it did; looked up once."""
+        if status.error_code is not None:
+            return f"{status.error_code}: {status.error_message}"
+        if status.state != "waiting":
+            return ""
+        if before is not None and before.due_ms == status.run_at_ms:
+            return before.why
+        attempts = await self._app.store.attempts(self._org, status.id)
+        if attempts:
+            return happened(asdict(attempts[-1]))
+        return f"not due for {span((status.run_at_ms or 0) - await self._app.store.now_ms())}"
+
+
+async def follow(
+    app: AsyncPerdure, org: str, ids: Sequence[str], stop: Stopping, work: bool, as_json: bool
+) -> int:
+    """Show them until all have ended, and with `work` make them: 0 if all are done, 1 if not, 130 if it was stopped."""
+    watched = Watched(app, org, ids)
+    with screen(as_json) as shown:
+        working = asyncio.create_task(app.run()) if work else None
+        try:
+            await _show(watched, shown, stop, working)
+        finally:
+            if working is not None:
+                await _end(app, working, stop)
+        shown.show(watched.seen, watched.counts, await watched.look(), "")
+    if watched.over:
+        return 1 if watched.counts["dead"] or watched.counts["cancelled"] else 0
+    print("perdure: what has not ended goes on whenever a worker runs; see `perdure status`", file=sys.stderr)
+    return STOPPED if stop.asked.is_set() else 1
+
+
+async def _show(watched: Watched, shown: Screen, stop: Stopping, working: asyncio.Task[None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    problem, asked_s = "", -WORKERS_S
+    while True:
+        changed = await watched.look()
+        if working is None and loop.time() >= asked_s + WORKERS_S:
+            problem, asked_s = await watched.problem(), loop.time()
+        shown.show(watched.seen, watched.counts, changed, problem)
+        gone = working is not None and (working.done() or await watched.stuck())
+        if watched.over or gone or stop.asked.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await stop.asked.wait()
+
+
+async def _end(app: AsyncPerdure, working: asyncio.Task[None], stop: Stopping) -> None:
+    """Let the worker finish what it can within its grace; whatever ended it is raised."""
+    if stop.asked.is_set():
+        print("perdure: stopping; press Ctrl-C again to stop at once", file=sys.stderr)
+    await app.stop()
+    await asyncio.wait(
+        {working}
+    )  # who is cancelled here stops it again when the app is closed, and then at once
+    working.result()
+
+
+def _seen(status: Status, saved: int, why: str) -> Seen:
+    return Seen(
+        status.id, status.name, status.state, status.stage or "", saved, status.attempts_made, status.attempts_max,
+        why, status.run_at_ms,
+    )  # fmt: skip

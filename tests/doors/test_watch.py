@@ -1,0 +1,175 @@
+"""`perdure add --watch` and `--work`: what a user sees until the documents have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perdure import Perdure
+from tests.doors.command import COMMAND, environment, facts, perdure
+from tests.doors.needing import busy, needing
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs; ended with the block."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=ROOT, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(stream: object, word: str) -> str:
+    """The first line with this word; fails where the stream ends without."""
+    for line in stream:  # type: ignore[attr-defined]
+        if word in line:
+            return str(line)
+    raise AssertionError(f"{word!r} was never said")
+
+
+def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Leases\n\nWhoever holds a lease may write.")
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing of the kind")
+
+    ended = perdure("add", "a.md", "broken.pdf", "--work", "--store", store_url, cwd=tmp_path, timeout=60)
+
+    assert ended.returncode == 1
+    lines = [line.partition(" s  ")[2] for line in ended.stdout.splitlines() if not line.startswith("added")]
+    assert any(line.split() == ["done", "a.md"] for line in lines)
+    assert any(
+        line.split()[:3] == ["dead", "extract", "broken.pdf"] and "document_corrupt" in line for line in lines
+    )
+    assert ended.stderr.splitlines() == ["perdure: 2 added", "perdure: 1 done   1 dead"]
+    found = perdure("search", "holds a lease", "--store", store_url)
+    assert "a.md" in found.stdout
+    assert facts("--store", store_url)["workers"] == []
+
+
+def test_what_is_done_already_is_over_at_once(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    asked = ("add", "--text", "well", "--work", "--json", "--store", store)
+    assert perdure(*asked, timeout=60).returncode == 0
+    ended = perdure(*asked, timeout=60)
+    assert ended.returncode == 0
+    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [said[0]["answer"], said[1]["state"]] == ["exists", "done"]
+
+
+def test_it_says_that_nobody_works_and_sees_when_somebody_does(store_url: str) -> None:
+    with started("add", "--text", "well", "--watch", "--store", store_url) as watching:
+        assert "perdure worker" in read_until(watching.stderr, "nobody is working")
+        with started("worker", PERDURE_STORE=store_url) as worker:
+            rest, errors = watching.communicate(timeout=60)
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate(timeout=30)
+    assert watching.returncode == 0
+    assert rest.splitlines()[-1].split()[2] == "done"
+    assert errors == "perdure: 1 done\n"
+
+
+def test_what_waits_is_shown_with_its_reason(tmp_path: Path) -> None:
+    gate, store = tmp_path / "gate", f"sqlite:///{tmp_path}/p.db"
+    with started(
+        "add", "--text", "x", "--name", "x", "--app", "tests.doors.needing:app", "--pipeline", "busy", "--work",
+        "--store", store, PERDURE_TEST_GATE=str(gate),
+    ) as working:  # fmt: skip
+        waiting = read_until(working.stdout, " waiting ")
+        assert "transient: the line is busy" in waiting
+        assert waiting.endswith("again after 500 ms\n")
+        gate.touch()
+        rest, _ = working.communicate(timeout=60)
+    assert working.returncode == 0
+    assert rest.splitlines()[-1].split()[2:4] == ["done", "x,"]
+
+
+def test_what_is_held_is_left_to_others(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    with Perdure(store, pipelines=[busy, needing]) as app:
+        app.hold("ocr", "the scanner is away")
+    asked = (
+        "add",
+        "--text",
+        "x",
+        "--app",
+        "tests.doors.needing:app",
+        "--pipeline",
+        "needing",
+        "--store",
+        store,
+    )
+
+    ended = perdure(*asked, "--work", cwd=ROOT, timeout=60)
+    assert ended.returncode == 1
+    assert "held" in ended.stdout
+    assert "needs ocr: the scanner is away" in ended.stdout
+    assert "goes on whenever a worker runs" in ended.stderr
+
+    with started(*asked, "--watch") as watching:
+        assert "needs ocr" in read_until(watching.stdout, " held ")
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert "perdure: 1 held" in errors
+    assert facts("--store", store)["documents"]["held"] == 1
+
+
+def test_ctrl_c_gives_the_document_back_uncharged(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    with started(
+        "add", "--text", "x", "--app", "tests.doors.needing:app", "--pipeline", "patient", "--work", "--json",
+        "--store", store, PERDURE_GRACE_S="0.1",
+    ) as working:  # fmt: skip
+        id_ = json.loads(read_until(working.stdout, "added"))["id"]
+        read_until(working.stdout, '"state": "running"')
+        working.send_signal(signal.SIGINT)
+        _, errors = working.communicate(timeout=30)
+    assert working.returncode == 130
+    assert "goes on whenever a worker runs" in errors
+    assert "Traceback" not in errors
+    found = facts(id_, "--store", store)
+    assert (found["state"], found["attempts_made"]) == ("queued", 0)
+    assert facts("--store", store)["workers"] == []
+
+
+def test_in_a_terminal_it_is_a_table(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.md").write_text(f"text {number}")
+    said = in_terminal("add", ".", "--work", "--store", f"sqlite:///{tmp_path}/p.db", cwd=tmp_path)
+    assert "adding" in said  # the bar
+    assert "… and " in said  # more than the terminal has lines
+    assert "running" in said
+    assert said.endswith("30 done")
+
+
+def in_terminal(*arguments: str, cwd: Path) -> str:
+    """Everything that the command writes to a terminal of 80 × 24, without colours; it must succeed."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(cwd)
+        os.execve(COMMAND[0], [*COMMAND, *arguments], environment(LINES="24", TERM="xterm", NO_COLOR="1"))
+    said, end_s = b"", time.monotonic() + 60
+    while time.monotonic() < end_s:
+        try:
+            piece = os.read(terminal, 65_536)
+        except OSError:  # the other side is gone
+            break
+        said += piece
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, said.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode()).strip()
