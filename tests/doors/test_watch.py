@@ -54,7 +54,12 @@ def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
     assert any(
         line.split()[:3] == ["dead", "extract", "broken.pdf"] and "document_corrupt" in line for line in lines
     )
-    assert ended.stderr.splitlines() == ["perdure: 2 added", "perdure: 1 done   1 dead"]
+    told = [line for line in ended.stderr.splitlines() if "follow-up" not in line]
+    assert told == ["perdure: 2 added", "perdure: 1 done   1 dead"]
+    assert facts("--store", store_url)["queues"][0] == {
+        "name": "connections", "paused": False, "ready_since_ms": None, "ready": 0, "running": 0, "waiting": 0,
+        "held": 0, "over_limit": 0, "stopped": 0,
+    }  # fmt: skip
     found = perdure("search", "holds a lease", "--store", store_url)
     assert "a.md" in found.stdout
     assert facts("--store", store_url)["workers"] == []
@@ -79,7 +84,7 @@ def test_it_says_that_nobody_works_and_sees_when_somebody_does(store_url: str) -
             worker.communicate(timeout=30)
     assert watching.returncode == 0
     assert rest.splitlines()[-1].split()[2] == "done"
-    assert errors == "perdure: 1 done\n"
+    assert errors.endswith("perdure: 1 done\n")
 
 
 def test_what_waits_is_shown_with_its_reason(tmp_path: Path) -> None:

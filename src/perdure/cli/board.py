@@ -80,10 +80,9 @@ class Lines:
             if told != self._told.get(one.id, ("queued", one.stage, 0)):
                 print(json.dumps(asdict(one)) if self._json else self._line(one))
             self._told[one.id] = told
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                print(f"perdure: {problem}", file=sys.stderr)
+        if problem and problem != self._problem:
+            print(f"perdure: {problem}", file=sys.stderr)
+        self._problem = problem
         sys.stdout.flush()
 
     def _line(self, one: Seen) -> str:

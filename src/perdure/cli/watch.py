@@ -79,6 +79,14 @@ class Watched:
         dues = [one.due_ms for id_ in self._turns if (one := self.seen[id_]).due_ms is not None]
         return not dues or min(dues) > await self._app.store.now_ms() + PATIENCE_MS
 
+    async def follow_ups(self) -> bool:
+        """Whether jobs that these documents left behind have not ended."""
+        ids = list(self.seen)
+        for n in range(0, len(ids), LOOK_MAX):
+            if await self._app.store.jobs_open(self._org, ids[n : n + LOOK_MAX]):
+                return True
+        return False
+
     async def problem(self) -> str:
         """Why nothing can move, if nothing can."""
         store = self._app.store
@@ -136,11 +144,22 @@ async def _show(watched: Watched, shown: Screen, stop: Stopping, working: asynci
             problem, asked_s = await watched.problem(), loop.time()
         shown.show(watched.seen, watched.counts, changed, problem)
         gone = working is not None and (working.done() or await watched.stuck())
-        if watched.over or gone or stop.asked.is_set():
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
-                await stop.asked.wait()
+        if watched.over or gone or not await _pause(stop):
+            break
+    end_s = loop.time() + PATIENCE_MS / 1000
+    while working is not None and watched.over and not working.done() and loop.time() < end_s:
+        left = await watched.follow_ups()
+        shown.show(watched.seen, watched.counts, [], "follow-up jobs are under way" if left else "")
+        if not left or not await _pause(stop):
+            break
+
+
+async def _pause(stop: Stopping) -> bool:
+    """Wait a moment; whether to go on."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            await stop.asked.wait()
+    return not stop.asked.is_set()
 
 
 async def _end(app: AsyncPerdure, working: asyncio.Task[None], stop: Stopping) -> None:

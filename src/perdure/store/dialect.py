@@ -518,6 +518,7 @@ class Dialect(ABC):
     DOCUMENT_SAME: str
     DOCUMENT_LOCK: str
     STATUSES: str
+    JOBS_OPEN: str
     ITEMS_SAVED: str
     JOB_ADD: str
     JOB_REQUEUE: str

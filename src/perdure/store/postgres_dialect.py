@@ -90,6 +90,10 @@ class PostgresDialect(Dialect):
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
     )
+    JOBS_OPEN = (
+        f"SELECT j.key FROM {_unnest({'org': 'text', 'id': 'text'})} "
+        "JOIN job j ON j.org = r.org AND j.document_id = r.id AND j.finished_ms IS NULL"
+    )
     ITEMS_SAVED = (
         "SELECT r.id, (SELECT count(*) FROM item i WHERE i.org = r.org AND i.document_id = r.id "
         "AND i.pipeline = r.pipeline AND i.stage = r.stage AND i.generation = r.generation) FROM "

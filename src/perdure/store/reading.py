@@ -45,6 +45,11 @@ class Reading:
         wanted = [(org, id_) for id_ in ids]
         return [rows.status(row) for row in await self._read(one(Query(self.sql.STATUSES, rows=wanted)))]
 
+    async def jobs_open(self, org: str, ids: Sequence[str]) -> list[str]:
+        """The keys of these documents' jobs that have not ended, follow-ups too."""
+        wanted = [(org, id_) for id_ in ids]
+        return [row[0] for row in await self._read(one(Query(self.sql.JOBS_OPEN, rows=wanted)))]
+
     async def items_saved(self, statuses: Sequence[Status]) -> dict[str, int]:
         """How many items each document has saved of the stage and in the generation that it is in."""
         wanted = [(s.org, s.id, s.pipeline, s.stage, s.generation) for s in statuses]

@@ -68,6 +68,7 @@ class SqliteDialect(Dialect):
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
     STATUSES = Dialect.STATUS
+    JOBS_OPEN = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL"
     ITEMS_SAVED = (
         "SELECT $2, count(*) FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "
         "AND generation = $5"
