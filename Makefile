@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-demo: setup ## see it work: documents, a killed worker, nothing lost
+demo: setup ## see it work: real documents, a worker killed in the middle, nothing lost
 	@$(BIN)/perdure demo
 
 test: setup ## run the tests (both stores; a real PostgreSQL comes with the packages)

@@ -195,7 +195,7 @@ def demo(
         str | None, typer.Option("--store", help="Address of a store to use instead of a temporary one.")
     ] = None,
 ) -> None:
-    """See it work: documents through five stages, a worker killed in the middle, nothing lost, nothing done twice."""
+    """See it work: real documents, a worker killed in the middle of a book, nothing lost, nothing read twice."""
     from perdure.demo.show import run
 
     sys.exit(run(keep=keep, store=store))

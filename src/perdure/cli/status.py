@@ -106,11 +106,11 @@ async def document_facts(store: SqlStore, document_id: str) -> Facts:
             }
             for s in saves
         ],
-        "attempts": [_attempt_facts(attempt) for attempt in await store.attempts(org, document_id)],
+        "attempts": [attempt_facts(attempt) for attempt in await store.attempts(org, document_id)],
     }  # fmt: skip
 
 
-def _attempt_facts(attempt: Attempt) -> Facts:
+def attempt_facts(attempt: Attempt) -> Facts:
     facts = asdict(attempt)
     del facts["document_id"], facts["fingerprint"]
     return {"job": facts.pop("job_key"), **facts}

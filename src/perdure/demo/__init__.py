@@ -1,6 +1,6 @@
-"""`perdure demo`: a shelf of texts through five stages, a worker killed in the middle, and the accounts of it.
+"""`perdure demo`: real documents through the real pipeline, a worker killed in the middle of a book, and the accounts.
 
-Reading order: library (the pipeline), shelf (the documents), ledger (what was paid for), fleet (the workers),
-play (what happens), accounts (whether it was as promised), grid, screen and report (how it is shown), show (from
-beginning to end).
+Reading order: shelf (the documents, made by binding and pdf), server (where some are fetched), library (what the
+workers run), turnstile (which pages are read), fleet (the workers), play (what happens), accounts (whether it was as
+promised), findings (what can be searched), table, screen and report (how it is shown), show (from beginning to end).
 """

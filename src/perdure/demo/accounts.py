@@ -1,144 +1,126 @@
-"""Whether it was as promised: the demo's own ledger against what was wanted.
+"""Whether it was as promised: everything that the demo says is checked here.
 
-A stage of a document is wanted once. It may have begun once more for every time that it failed, and once more if it
-was in hand, unsaved, when its worker was killed. Everything beyond that was done twice.
+A page is wanted once. The one that the killed worker had opened and not saved is read once more; everything beyond that
+was done twice. What an attempt is charged for is the document's own trouble, never the kill.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 
-from perdure.demo import library
-from perdure.demo.ledger import FAILED
-from perdure.demo.play import FINISHED, STAGES, Play
+from perdure.demo.play import FINISHED, Kill, Play
 from perdure.demo.shelf import Book
-
-#: How many attempts a document's own trouble costs.
-OWN_ATTEMPTS = {"": 1, "busy": 3, "broken": 1, "crash": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A number, whether it is what was promised, and how it comes about."""
+    """Something that was promised, whether it was kept, and the numbers."""
 
     name: str
-    found: int
     kept: bool
     because: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """Runs of something that was wanted once: how often it began, failed, and was cut off by the kill."""
-
-    began: int
-    failed: int
-    in_hand: int
-
-    @property
-    def again(self) -> int:
-        """Runs that the kill made necessary."""
-        return min(max(0, self.began - 1 - self.failed), self.in_hand)
-
-    @property
-    def twice(self) -> int:
-        """Runs that nothing made necessary."""
-        return max(0, self.began - 1 - self.failed - self.in_hand)
-
-    @property
-    def missing(self) -> int:
-        return max(0, 1 + self.failed - self.began)
-
-
 async def accounts(play: Play) -> list[Account]:
     """Everything that was promised, with its numbers."""
-    stages = list(_stage_bills(play))
-    items = list(_item_bills(play))
-    twice = sum(bill.twice for bill in (*stages, *items))
-    held = len(play.kill.in_hand) if play.kill else 0
     return [
-        _lost(play),
-        Account("done twice", twice, twice == 0, "nothing that was saved ran again"),
-        _paid("stage runs paid for", stages, held, f"{_sound(play)} documents × {len(STAGES)}"),
-        _paid("paragraph runs paid for", items, held, "each paragraph once"),
+        _ended(play),
+        _saved_pages(play),
+        _pages(play),
         _charged(play),
-        await _index(play),
+        _answered(play),
+        await _indexed(play),
     ]
 
 
-def _sound(play: Play) -> int:
-    return sum(book.sound for book in play.books)
-
-
-def _lost(play: Play) -> Account:
+def _ended(play: Play) -> Account:
     done, dead = play.count_in("done"), play.count_in("dead")
-    ended = {name for name, status in play.statuses.items() if status.state in FINISHED}
-    lost = sum(book.name not in ended for book in play.books)
-    right = done == _sound(play) and dead == len(play.books) - done
-    return Account(
-        "lost", lost, lost == 0 and right, f"{len(play.books)} taken in = {done} done + {dead} dead"
-    )
+    wrong = [book.name for book in play.books if not _as_expected(play, book)]
+    because = f"{len(play.books)} taken in = {done} done + {dead} dead"
+    if wrong:
+        because += f"; not as it should be: {', '.join(wrong)}"
+    return Account("nothing lost", not wrong, because)
 
 
-def _stage_bills(play: Play) -> Iterator[Bill]:
-    for book in play.books:
-        for stage in STAGES if book.sound else ():
-            held = play.kill.in_hand.get(book.name) if play.kill else None
-            in_hand = held is not None and stage not in held.saved and _by_victim(play, book, stage)
-            yield Bill(len(play.runs(book.name, stage)), _failed(play, book, stage, None), int(in_hand))
+def _as_expected(play: Play, book: Book) -> bool:
+    status = play.statuses.get(book.name)
+    if status is None or status.state not in FINISHED:
+        return False
+    if book.dead:
+        return status.state == "dead" and (status.error_code or "").startswith(book.dead)
+    return status.state == "done"
 
 
-def _item_bills(play: Play) -> Iterator[Bill]:
-    """Paragraphs are saved in their order: the first one beyond the saved ones is the one in hand."""
-    for book in play.books:
-        held = play.kill.in_hand.get(book.name) if play.kill else None
-        begun = [entry.item for entry in play.runs(book.name, "count", items=True)]
-        for part in library.paragraphs(book.data.decode()) if book.sound else ():
-            in_hand = held is not None and held.stage == "count" and part.index == held.items
-            yield Bill(begun.count(part.index), _failed(play, book, "count", part.index), int(in_hand))
+def _saved_pages(play: Play) -> Account:
+    """What was saved before the kill was read by the killed worker, once, and by nobody after."""
+    name = "saved is saved"
+    if play.kill is None:
+        return Account(name, False, "no worker was killed")
+    saved, count = play.kill.saved, Counter(read.page for read in play.reads)
+    again = sorted(page for page in saved if count[page] != 1)
+    because = f"{len(saved)} pages were saved at the kill, {len(again)} of them read again"
+    return Account(name, bool(saved) and not again, because)
 
 
-def _by_victim(play: Play, book: Book, stage: str) -> bool:
-    return any(play.kill and entry.worker == play.kill.worker for entry in play.runs(book.name, stage))
+def _pages(play: Play) -> Account:
+    count, wanted = Counter(read.page for read in play.reads), play.book.parts
+    twice = sorted(page for page, times in count.items() if times > 1)
+    in_hand = _in_hand(play, play.kill) if play.kill else set()
+    once = set(count) == set(range(1, wanted + 1)) and all(count[page] == 2 for page in twice)
+    because = f"{len(play.reads)} reads = {wanted} pages"
+    if twice:
+        because += f" + {len(twice)} in hand at the kill (page {', '.join(map(str, twice))})"
+    return Account("nothing twice", once and set(twice) <= in_hand and len(twice) <= 1, because)
 
 
-def _failed(play: Play, book: Book, stage: str, item: int | None) -> int:
-    return sum(
-        (e.document, e.stage, e.item, e.what) == (book.name, stage, item, FAILED) for e in play.ledger.entries
-    )
-
-
-def _paid(name: str, bills: list[Bill], held: int, wanted: str) -> Account:
-    """What began = what was wanted + what failed + what was in hand at the kill, at most one for each document."""
-    began, failed, again = (sum(getattr(b, part) for b in bills) for part in ("began", "failed", "again"))
-    kept = began == len(bills) + failed + again and again <= held and not any(b.missing for b in bills)
-    because = f"{len(bills)} wanted ({wanted})"
-    because += f" + {failed} failed" if failed else ""
-    because += f" + {again} in hand at the kill"
-    return Account(name, began, kept, because)
+def _in_hand(play: Play, kill: Kill) -> set[int]:
+    """Pages that the killed worker had opened and not saved."""
+    return {read.page for read in play.reads if read.worker == kill.worker.number} - kill.saved
 
 
 def _charged(play: Play) -> Account:
     """Attempts that a document was charged beyond those that its own trouble cost."""
-    extra = 0
+    wrong = []
     for book in play.books:
         charged = sum(attempt.charged for attempt in play.attempts.get(book.name, ()))
-        extra += abs(charged - OWN_ATTEMPTS[book.trouble])
-    return Account("attempts charged to innocents", extra, extra == 0, "the kill cost no document an attempt")
+        least = book.attempts - (
+            1 if book.busy and _was_in_hand(play, book) else 0
+        )  # an answer that nobody heard
+        if not least <= charged <= book.attempts:
+            wrong.append(f"{book.name} {charged}, not {book.attempts}")
+    because = "the kill cost no document an attempt" if not wrong else f"charged: {', '.join(wrong)}"
+    return Account("no blame", not wrong, because)
 
 
-async def _index(play: Play) -> Account:
-    """The rows in the store against those that the texts call for."""
-    found, right = 0, True
+def _answered(play: Play) -> Account:
+    """The server's own list against the history of attempts: no request that nobody knows of."""
+    wrong, said = [], []
     for book in play.books:
-        rows = await play.app.store.rows(play.org, play.ids[book.name], "postings")
-        filed = {json.loads(key)["word"]: json.loads(data) for key, data in rows}
-        wanted: dict[str, list[int]] = {}
-        if book.sound:
-            text = book.data.decode()
-            wanted = library.postings(library.paragraphs(text), library.word_counts(text))
-        found += len(rows)
-        right = right and filed == wanted
-    return Account("index rows", found, right, "exactly those that the texts call for")
+        if not book.online:
+            continue
+        answers = play.server.answers.get(book.name, [])
+        told = sum(attempt.requests.get("fetch", 0) for attempt in play.attempts.get(book.name, ()))
+        unheard = 1 if _was_in_hand(play, book) else 0
+        if answers[-1:] != [200] or not told <= len(answers) <= told + unheard:
+            wrong.append(book.name)
+        if book.busy:
+            said.append(f"{book.name} answered {', '.join(map(str, answers))}")
+    because = "; ".join(said) if not wrong else f"not as history has it: {', '.join(wrong)}"
+    return Account("retries", not wrong, because)
+
+
+def _was_in_hand(play: Play, book: Book) -> bool:
+    return play.kill is not None and book.name in play.kill.in_hand
+
+
+async def _indexed(play: Play) -> Account:
+    """Every chunk of what is done is stored and has its vector; what is dead has none."""
+    chunks, wrong = 0, []
+    for book in play.books:
+        found = await play.app.store.completeness(play.org, play.ids[book.name])
+        chunks += found.stored
+        if (found.stored > 0) == bool(book.dead) or not found.expected == found.stored == found.embedded:
+            wrong.append(book.name)
+    because = f"{chunks} chunks, each with its vector" if not wrong else f"incomplete: {', '.join(wrong)}"
+    return Account("all indexed", not wrong, because)

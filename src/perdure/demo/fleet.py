@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from perdure.demo.ledger import LEDGER_VARIABLE, WORKER_VARIABLE
-from perdure.demo.library import RUN_VARIABLE, STORE_VARIABLE
+from perdure.demo.turnstile import FILE_VARIABLE, WORKER_VARIABLE
 from perdure.errors import PerdureError
 
 CONCURRENCY = 3
+#: The queue of this demo, for `library`.
+RUN_VARIABLE = "PERDURE_DEMO_RUN"
+#: Of its workers: its server is on this machine, no service is asked for vectors, and nobody waits for them to stop.
+SETTINGS = {
+    "PERDURE_ALLOW_LOOPBACK": "true", "PERDURE_EMBEDDER": "auto", "PERDURE_LOG_LEVEL": "INFO", "PERDURE_GRACE_S": "1",
+}  # fmt: skip
 STOP_S = 8.0
 TAIL = 5
 
@@ -51,11 +56,11 @@ class Fleet:
 
     def __init__(self, store: str, run: str, directory: Path) -> None:
         self.directory = directory
-        self.ledger = directory / "ledger.jsonl"
+        self.turnstile = directory / "pages-read.txt"
         self.workers: list[DemoWorker] = []
         self._environment = {
-            **os.environ, STORE_VARIABLE: store, RUN_VARIABLE: run, LEDGER_VARIABLE: str(self.ledger),
-            "PERDURE_LOG_LEVEL": "INFO",
+            **os.environ, **SETTINGS, "PERDURE_STORE": store, RUN_VARIABLE: run, FILE_VARIABLE: str(self.turnstile),
+            "TMPDIR": str(directory),  # whoever is killed leaves something lying about
         }  # fmt: skip
         if "PYTHONPATH" in os.environ:  # the workers run in another directory
             parts = os.environ["PYTHONPATH"].split(os.pathsep)

@@ -1,35 +1,41 @@
-"""What happens in the demo: documents in, two workers, one killed in the middle, the other goes on to the end.
+"""What happens in the demo: documents in, a worker killed in the middle of a book, another one that goes on.
 
-`Play` looks at the ledger and the store again and again, tells what changed since the last look, and knows at every
-moment which stage of which document ran where.
+`Play` looks at the store and at the turnstile again and again, tells what changed since the last look, and knows at
+every moment how far each document is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from perdure.app import AsyncPerdure
+from perdure.core.fingerprint import digest
 from perdure.demo.fleet import DemoWorker, Fleet
-from perdure.demo.ledger import BEGAN, ENDED, Entry, Ledger, now_ms
-from perdure.demo.library import library
-from perdure.demo.shelf import Book
-from perdure.demo.words import attempt_line
+from perdure.demo.server import Server
+from perdure.demo.shelf import BOOK, Book
+from perdure.demo.turnstile import Read, reads
+from perdure.demo.words import attempt_line, pages_named
+from perdure.engine.saving import item_fingerprint
 from perdure.errors import PerdureError
+from perdure.pipelines.document import documents, extract
+from perdure.service import AsyncPerdure
 from perdure.store.records import Attempt, Status
 
-STAGES = tuple(stage.name for stage in library.stages)
-LOOK_S = 0.08
-#: A commit that the killed worker had sent may still arrive; nobody takes its documents back before 0.7 s.
-SETTLE_S = 0.1
+STAGES = tuple(stage.name for stage in documents.stages)
 FINISHED = ("done", "dead", "cancelled")
+LOOK_S = 0.06
+#: A commit that the killed worker had sent may still arrive.
+SETTLE_S = 0.1
+#: The kill comes when so much of the book is saved.
+SAVED_SHARE = 0.4
 
-START_LIMIT_S = 25.0
-MOMENT_LIMIT_S = 20.0
-END_LIMIT_S = 60.0
+START_LIMIT_S = 30.0
+MOMENT_LIMIT_S = 40.0
+END_LIMIT_S = 90.0
 
 
 class DemoStuck(PerdureError):
@@ -39,26 +45,13 @@ class DemoStuck(PerdureError):
 
 
 @dataclass(frozen=True, slots=True)
-class InHand:
-    """A document that the killed worker was busy with: what it had saved, and the stage it was at."""
-
-    saved: tuple[str, ...]
-    stage: str
-    items: int
-
-    @property
-    def place(self) -> str:
-        """Where it stands, in words."""
-        return f"{self.stage}, {self.items} paragraphs saved" if self.items else self.stage
-
-
-@dataclass(frozen=True, slots=True)
 class Kill:
-    """The killing: when, whom, and what was in hand."""
+    """The killing: when, whom, what was in hand, and which pages of the book were saved."""
 
-    at_ms: int
-    worker: int
-    in_hand: dict[str, InHand]
+    at_s: float
+    worker: DemoWorker
+    in_hand: tuple[str, ...]
+    saved: frozenset[int]
 
 
 class Audience(Protocol):
@@ -77,37 +70,37 @@ class Play:
 
     app: AsyncPerdure
     fleet: Fleet
-    ledger: Ledger
+    server: Server
     org: str
-    books: list[Book]
+    books: tuple[Book, ...]
     audience: Audience
     ids: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, Status] = field(default_factory=dict)
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
+    pages: frozenset[int] = frozenset()  # of the book, that are saved
+    reads: list[Read] = field(default_factory=list)  # of the book
     worker_ids: dict[int, int] = field(default_factory=dict)  # number in the demo → id in the store
     kill: Kill | None = None
-    resumed_ms: dict[str, int] = field(
-        default_factory=dict
-    )  # document → milliseconds from the kill to its next stage
+    resumed_s: float | None = None  # from the kill to the first page that is read after it
+    _fingerprint: str | None = None
 
     # --- what happens ----------------------------------------------------------------------------
 
     async def add(self) -> None:
         """Hand everything in; durable when this returns."""
-        added = await self.app.add_many(
-            [
-                {"data": b.data, "name": b.name, "org": self.org, "meta": {"trouble": b.trouble},
-                 "collection": "shelf", "media_type": "text/plain"}
-                for b in self.books
-            ],
-            pipeline=library,
-        )  # fmt: skip
-        self.ids = {book.name: answer.id for book, answer in zip(self.books, added, strict=True)}
+        for book in self.books:
+            name, org = book.name, self.org
+            if book.online:
+                added = await self.app.add(pipeline=documents, url=self.server.url(book), name=name, org=org)
+            else:
+                added = await self.app.add(pipeline=documents, data=book.data, name=name, org=org)
+            self.ids[name] = added.id
 
-    async def start_workers(self) -> None:
-        """Two workers, ready to claim."""
-        for worker in (self.fleet.start(), self.fleet.start()):
-            await self.until(partial(self._registered, worker), START_LIMIT_S, "a worker to start")
+    async def start_worker(self) -> None:
+        """One more worker, ready to claim."""
+        worker = self.fleet.start()
+        await self.until(partial(self._registered, worker), START_LIMIT_S, "a worker to start")
+        self.audience.tell(f"worker {worker.number} is at work, pid {worker.pid}")
 
     async def _registered(self, worker: DemoWorker) -> bool:
         for record in await self.app.store.workers():
@@ -116,133 +109,115 @@ class Play:
                 return True
         return False
 
-    async def kill_first(self) -> None:
-        """Kill worker 1 when some of its documents are half-way."""
-        await self.until(self._half_way, MOMENT_LIMIT_S, "worker 1 to be half-way through some documents")
-        victim = self.fleet.workers[0]
-        at_ms = now_ms()
-        self.audience.tell(f"kill -9 {victim.pid}: worker 1 is gone, in the middle of its work", loud=True)
+    async def kill_worker(self) -> None:
+        """Kill the worker when a good part of the book is saved."""
+        await self.until(self._half_way, MOMENT_LIMIT_S, f"a good part of {BOOK} to be saved")
+        victim = self.fleet.workers[-1]
+        at_s = time.monotonic()
         await asyncio.to_thread(self.fleet.kill, victim)
+        self.audience.tell(f"kill -9 {victim.pid}: worker {victim.number} is gone", loud=True)
         await asyncio.sleep(SETTLE_S)
-        self.kill = Kill(at_ms, victim.number, await self._in_hand(self.worker_ids[victim.number]))
-        for name, held in self.kill.in_hand.items():
-            self.audience.tell(f"{name}: was at {held.place}; {', '.join(held.saved) or 'nothing'} saved")
-
-    async def _in_hand(self, worker: int) -> dict[str, InHand]:
-        """What the store knows of the killed worker's documents, before anybody takes them back."""
-        store, names = self.app.store, {id_: name for name, id_ in self.ids.items()}
-        found: dict[str, InHand] = {}
-        for job in await store.in_hand(worker):
-            saved = {save.stage for save in await store.saves(self.org, job.document_id, library.name)}
-            rows = await store.rows(self.org, job.document_id, "paragraphs") if job.stage == "count" else []
-            found[names[job.document_id]] = InHand(
-                tuple(s for s in STAGES if s in saved), job.stage, len(rows)
-            )
-        if not found:
-            raise DemoStuck(
-                "the killed worker's documents were taken back before they could be looked at; try again"
-            )
-        return found
+        held = {job.document_id for job in await self.app.store.in_hand(self.worker_ids[victim.number])}
+        names = tuple(name for name, id_ in self.ids.items() if id_ in held)
+        if BOOK not in names:
+            raise DemoStuck(f"{BOOK} was through before its worker could be killed; try again")
+        self.pages = await self._saved_pages()
+        self.kill = Kill(at_s, victim, names, self.pages)
+        self.audience.tell(f"in its hands: {', '.join(names)}")
+        self.audience.tell(f"{BOOK}: {pages_named(self.pages)} of {self.book.parts} are saved")
 
     async def _half_way(self) -> bool:
-        """Two of its documents have saved something and one of those is among its paragraphs; others are done."""
-        mine = {name: stage for name, stage in self.at_work(1).items() if stage != STAGES[0]}
-        counting = any(stage == "count" and self.counted(name) >= 2 for name, stage in mine.items())
-        return len(mine) >= 2 and counting and self.count_in("done") >= 2
+        return len(self.pages) >= SAVED_SHARE * self.book.parts
 
     async def finish(self) -> None:
         """Look on until every document is done or dead."""
         await self.until(self._ended, END_LIMIT_S, "every document to end")
 
     async def _ended(self) -> bool:
-        return len(self.statuses) == len(self.books) and all(
-            status.state in FINISHED for status in self.statuses.values()
-        )
+        ended = [status.state in FINISHED for status in self.statuses.values()]
+        return len(ended) == len(self.books) and all(ended)
 
     # --- looking ---------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], Awaitable[bool]], limit_s: float, what: str) -> None:
         """Look until it holds; DemoStuck says what did not come."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + limit_s
+        end_s = time.monotonic() + limit_s
         while True:
             self.fleet.check()
             await self.look()
             if await condition():
                 return
-            if loop.time() > end_s:
-                open_ = ", ".join(
-                    f"{s.name} {s.state}" for s in self.statuses.values() if s.state not in FINISHED
+            if time.monotonic() > end_s:
+                left = [f"{s.name} {s.state}" for s in self.statuses.values() if s.state not in FINISHED]
+                raise DemoStuck(
+                    f"waited {limit_s:.0f} s for {what}; not finished: {', '.join(left) or 'nothing'}"
                 )
-                raise DemoStuck(f"waited {limit_s:.0f} s for {what}; not finished: {open_ or 'nothing'}")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Read what is new and tell it."""
-        self.ledger.look()
         before, found = self.statuses, await self.app.documents(org=self.org, limit=100)
-        self.statuses = {status.name: status for status in found}
+        self.statuses = {status.name: status for status in found if status.name in self.ids}
         for name in self.ids:
-            if (status := self.statuses.get(name)) != before.get(name) and status is not None:
+            status = self.statuses.get(name)
+            if status is not None and status != before.get(name):
                 await self._tell_attempts(status)
-        self._tell_resumes()
+        await self._look_at_the_book()
         self.audience.show(self)
 
     async def _tell_attempts(self, status: Status) -> None:
         told = len(self.attempts.get(status.name, ()))
-        self.attempts[status.name] = await self.app.attempts(status.id, self.org)
-        for attempt in self.attempts[status.name][told:]:
+        found = await self.app.attempts(status.id, self.org)
+        own = [
+            attempt for attempt in found if attempt.job_key == f"doc-{status.id}"
+        ]  # not those of follow-up jobs
+        self.attempts[status.name] = own
+        for attempt in own[told:]:
             self.audience.tell(attempt_line(status, attempt))
 
-    def _tell_resumes(self) -> None:
-        kill = self.kill
-        if kill is None:
+    async def _look_at_the_book(self) -> None:
+        status = self.statuses.get(BOOK)
+        if status is None:
             return
-        for name, held in kill.in_hand.items():
-            again = next(
-                (e for e in self.runs(name) if e.worker != kill.worker and e.at_ms >= kill.at_ms), None
+        self.reads = [read for read in reads(self.fleet.turnstile) if read.document == status.id]
+        before, total = len(self.pages), self.book.parts
+        if status.stage == "extract":
+            self.pages = await self._saved_pages()
+        elif status.stage in STAGES[2:]:
+            self.pages = frozenset(range(1, total + 1))
+        if before * 4 // total < len(self.pages) * 4 // total:
+            self.audience.tell(f"{BOOK}: {len(self.pages)} of {total} pages saved")
+        if self.kill is not None and self.resumed_s is None:
+            self._tell_resume(self.kill)
+
+    def _tell_resume(self, kill: Kill) -> None:
+        again = [read for read in self.reads if read.worker != kill.worker.number]
+        if again:
+            self.resumed_s = time.monotonic() - kill.at_s
+            self.audience.tell(
+                f"{BOOK}: worker {again[0].worker} goes on with page {again[0].page}, {self.resumed_s:.1f} s after "
+                f"the kill: {pages_named(kill.saved)} were saved, none is read again"
             )
-            if again is not None and name not in self.resumed_ms:
-                self.resumed_ms[name] = again.at_ms - kill.at_ms
-                taken = f"; {', '.join(held.saved)} taken up from the save" if held.saved else ""
-                self.audience.tell(
-                    f"{name}: worker {again.worker} goes on at {again.stage}, {self.resumed_ms[name] / 1000:.1f} s "
-                    f"after the kill{taken}"
-                )
+
+    async def _saved_pages(self) -> frozenset[int]:
+        """The pages of the book that a next attempt will take up, as the store has them."""
+        store, id_ = self.app.store, self.ids[BOOK]
+        if self._fingerprint is None:
+            saves = {save.stage: save for save in await store.saves(self.org, id_, documents.name)}
+            record = await store.document(self.org, id_)
+            if record is None or "fetch" not in saves:
+                return frozenset()
+            read_from = digest(record.content_hash, None, saves["fetch"].output_hash)
+            self._fingerprint = item_fingerprint(extract, read_from)
+        found = await store.items(self.org, id_, documents.name, extract.name, self._fingerprint, 1)
+        return frozenset(int(item.key) for item in found)
 
     # --- knowing ---------------------------------------------------------------------------------
 
-    def runs(self, name: str, stage: str | None = None, *, items: bool = False) -> list[Entry]:
-        """The beginnings in the ledger: of a document's stages, or of the items of a stage."""
-        return [
-            e
-            for e in self.ledger.entries
-            if e.document == name
-            and e.what == BEGAN
-            and (stage in (None, e.stage))
-            and (e.item is not None) == items
-        ]
-
-    def at_work(self, worker: int) -> dict[str, str]:
-        """Document → stage that this worker is running now, by the ledger."""
-        now: dict[str, str] = {}
-        for entry in self.ledger.entries:
-            if entry.item is None and entry.worker == worker:
-                if entry.what == BEGAN:
-                    now[entry.document] = entry.stage
-                else:
-                    now.pop(entry.document, None)
-        return now
-
-    def counted(self, name: str) -> int:
-        """How many paragraphs of a document were counted."""
-        return len(
-            {
-                e.item
-                for e in self.ledger.entries
-                if e.document == name and e.item is not None and e.what == ENDED
-            }
-        )
+    @property
+    def book(self) -> Book:
+        """The one whose pages are watched."""
+        return next(book for book in self.books if book.name == BOOK)
 
     def count_in(self, state: str) -> int:
         """How many documents are in this state."""

@@ -1,32 +1,84 @@
-"""The end of the demo: what happened at the kill, what became of the documents, and the accounts."""
+"""The end of the demo: what became of the documents, what can be found in them, and whether all was as promised."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perdure.demo.accounts import Account
-from perdure.demo.play import Play
-from perdure.demo.words import reason
-from perdure.store.records import Status
+from perdure.cli.status import attempt_facts, happened
+from perdure.cli.words import span
+from perdure.demo.accounts import Account, accounts
+from perdure.demo.findings import Answer, Link, answers, knows_meaning, links, searched
+from perdure.demo.play import Kill, Play
+from perdure.demo.shelf import BOOK, Book
+from perdure.demo.words import pages_named
+from perdure.store.records import SavedStage
+
+LINKS_SHOWN = 3
 
 
-def report(play: Play, found: list[Account]) -> list[RenderableType]:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything there is to say, gathered while the store is open."""
+
+    saves: dict[str, list[SavedStage]]
+    words: dict[str, int]
+    answers: list[Answer]
+    links: list[Link]
+    accounts: list[Account]
+
+    @property
+    def kept(self) -> bool:
+        return all(account.kept for account in self.accounts)
+
+
+async def gather(play: Play) -> Report:
+    """Look everything up, and check it."""
+    saves, counted = {}, {}
+    for book in play.books:
+        id_ = play.ids[book.name]
+        saves[book.name] = await play.app.store.saves(play.org, id_, play.statuses[book.name].pipeline)
+        if play.statuses[book.name].state == "done":
+            counted[book.name] = (await play.app.output(id_, "extract", play.org)).summary.words
+    found = await answers(play)
+    return Report(saves, counted, found, await links(play), [*await accounts(play), searched(found)])
+
+
+def written(play: Play, report: Report) -> list[RenderableType]:
     """What to print, part by part."""
-    title = "Accounts, from the ledger that the stages themselves wrote"
-    return [Text(), _facts(play), Text(), Text(title, style="bold"), _accounts(found), Text()]
+    counts = Counter(status.state for status in play.statuses.values())
+    of_each = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    parts = [
+        _part(f"{len(play.books)} documents: {of_each}", _documents(play, report)),
+        _part("Killed in the middle", *_killed(play, play.kill)) if play.kill else Text(),
+        *(_part(f"Tried again: {book.name}", _history(play, book)) for book in play.books if book.busy),
+        _part("Set aside, with the reason", _dead(play)),
+        _part("Search", *_search(report)),
+    ]
+    if report.links:
+        about = [Text(f"{x.one} and {x.other}, {x.score:.2f}") for x in report.links[:LINKS_SHOWN]]
+        parts.append(_part("Connected, because passages of them are about the same", *about))
+    return [*parts, _part("What was promised, counted", _accounts(report.accounts))]
 
 
 def next_steps(play: Play, store: str, kept: bool) -> list[str]:
     """What to try next, line by line."""
     if not kept:
-        return ["Try next: perdure demo --keep leaves the store, for perdure status to look at."]
-    dead = next((f" {status.id}" for status in _dead(play)), "")
-    look = [f"  perdure status{which} --store '{shown(store)}'" for which in dict.fromkeys(("", dead))]
-    return ["The documents are kept. Try next:", *look]
+        return ["Try next: perdure demo --keep leaves all of this where you can look at it."]
+    dead = next((id_ for name, id_ in play.ids.items() if play.statuses[name].state == "dead"), "")
+    return [
+        "All of it is kept. Try next:",
+        f"  export PERDURE_STORE='{shown(store)}'",
+        f"  perdure status {dead}".rstrip(),
+        f'  perdure search "who holds the lease" --org {play.org}',
+        "  perdure add FILE_OR_URL && perdure worker",
+    ]
 
 
 def shown(store: str) -> str:
@@ -35,41 +87,99 @@ def shown(store: str) -> str:
     return store.replace(f":{parts.password}@", ":***@") if parts.password else store
 
 
-def _facts(play: Play) -> Table:
-    table = _table()
-    kill = play.kill
-    if kill is not None:
-        names = ", ".join(kill.in_hand) or "nothing"
-        table.add_row("killed", f"worker {kill.worker} with {len(kill.in_hand)} documents in hand: {names}")
-        after = sorted(play.resumed_ms.values())
-        saved = sum(len(held.saved) for held in kill.in_hand.values())
-        items = sum(held.items for held in kill.in_hand.values())
-        if after:
-            taken = f"{saved} stages and {items} paragraphs taken up from their saves"
-            table.add_row("resumed", f"by worker 2, {after[0]} to {after[-1]} ms after the kill; {taken}")
-    table.add_row("documents", f"{play.count_in('done')} done, {play.count_in('dead')} dead")
-    for status in _dead(play):
-        table.add_row("dead", f"{status.name}: {reason(status, status.error_code, status.error_message)}")
+def _part(title: str, *body: RenderableType) -> RenderableType:
+    return Group(Text(), Text(title, style="bold"), *(Padding(one, (0, 0, 0, 2)) for one in body))
+
+
+def _documents(play: Play, report: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for title in ("document", "state", "attempts", "parts", "words", "at work", "in all"):
+        table.add_column(
+            title, justify="left" if title in ("document", "state", "parts") else "right", no_wrap=True
+        )
+    for book in play.books:
+        status, done = play.statuses[book.name], book.name in report.words
+        parts = f"{book.parts} {book.word}{'s' if book.parts > 1 else ''}" if done else ""
+        table.add_row(
+            book.name,
+            Text(status.state, style="green" if done else "red"),
+            str(status.attempts_made),
+            parts,
+            f"{report.words[book.name]:,}" if done else "",
+            span(sum(save.duration_ms for save in report.saves[book.name])) if done else "",
+            span((status.finished_ms or status.created_ms) - status.created_ms),
+        )
     return table
 
 
-def _dead(play: Play) -> list[Status]:
-    found = (play.statuses[book.name] for book in play.books if book.name in play.statuses)
-    return [status for status in found if status.state == "dead"]
+def _killed(play: Play, kill: Kill) -> list[RenderableType]:
+    later = f"{play.resumed_s:.1f} s later" if play.resumed_s is not None else "later"
+    reads = Counter(read.page for read in play.reads)
+    again = sorted(page for page in reads if reads[page] > 1)
+    twice = f"page {again[0]}, which was in hand, twice" if len(again) == 1 else "no page twice"
+    others = ", ".join(name for name in kill.in_hand if name != BOOK)
+    rows = [
+        (
+            "killed",
+            f"worker {kill.worker.number} (pid {kill.worker.pid}) with kill -9, in the middle of {BOOK}",
+        ),
+        ("saved", f"{pages_named(kill.saved)} of {play.book.parts}; none of them was read again"),
+        ("resumed", f"by the next worker, {later}; {len(play.reads)} reads in all, {twice}"),
+    ]
+    return [_rows(*rows, *([("also in hand", f"{others}; taken up where they were")] if others else []))]
+
+
+def _history(play: Play, book: Book) -> Table:
+    return _rows(
+        *(
+            (
+                str(attempt.attempt) if attempt.charged else "–",
+                attempt.outcome,
+                happened(attempt_facts(attempt)),
+            )
+            for attempt in play.attempts[book.name]
+        )
+    )
+
+
+def _dead(play: Play) -> Table:
+    rows = []
+    for book in play.books:
+        attempts = play.attempts.get(book.name)
+        if book.dead and attempts:
+            rows.append((book.name, f"{book.about}; {happened(attempt_facts(attempts[-1]))}"))
+    return _rows(*rows)
+
+
+def _search(report: Report) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for answer in report.answers:
+        how = "by meaning, no word of it is there" if answer.question.by_meaning else "by words"
+        lines.append(Text.assemble((f"“{answer.question.query}”", "cyan"), (f"  {how}", "dim")))
+        if answer.hit is None:
+            lines.append(Padding(Text("nothing found", style="red"), (0, 0, 0, 2)))
+            continue
+        where = (
+            f"page {answer.hit.page}" if answer.hit.page is not None else answer.hit.anchor.replace("=", " ")
+        )
+        snippet = " ".join(answer.hit.snippet.split())
+        lines.append(Padding(Text.assemble((f"{answer.hit.name}, {where}: ", "bold"), snippet), (0, 0, 0, 2)))
+    if not knows_meaning():
+        lines.append(Text("by meaning: with pip install 'perdure[embed]'", style="dim"))
+    return lines
 
 
 def _accounts(found: list[Account]) -> Table:
-    table = _table()
-    table.add_column(justify="right", no_wrap=True, style="bold")
-    table.add_column()
-    for account in found:
-        mark = Text("ok", style="green") if account.kept else Text("NOT KEPT", style="bold red")
-        table.add_row(mark, account.name, str(account.found), account.because)
-    return table
+    kept, broken = Text("ok", style="green"), Text("NOT KEPT", style="bold red")
+    return _rows(*((kept if a.kept else broken, a.name, a.because) for a in found))
 
 
-def _table() -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column()
+def _rows(*rows: tuple[Text | str, ...]) -> Table:
+    """Columns, of which the last one wraps."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows[:1]:
+        for _ in row[:-1]:
+            table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from perdure.demo.grid import Signs, grid
 from perdure.demo.play import Play
+from perdure.demo.table import Signs, table
 
-LINES_KEPT = 4
 REFRESH_HZ = 10
 
 
@@ -35,15 +34,11 @@ class Lines:
         return None
 
     def tell(self, line: str, *, loud: bool = False) -> None:
-        self.console.print(self._line(line, loud), soft_wrap=True)
+        self.console.print(Text("  ").join(self._line(line, loud)), soft_wrap=True)
         self.console.file.flush()
 
     def show(self, play: Play) -> None:
         return None
-
-    def close(self, play: Play) -> None:
-        """The last state of the table."""
-        self.put(Text(), grid(play, self.signs), self.signs.legend)
 
     def put(self, *parts: RenderableType) -> None:
         """Print; without the blanks at the ends of lines where nobody can tell."""
@@ -55,19 +50,17 @@ class Lines:
         for line in captured.get().splitlines():
             self.console.print(Text(line.rstrip()), soft_wrap=True)
 
-    def _line(self, line: str, loud: bool) -> Text:
-        passed = f"{time.monotonic() - self._began_s:5.1f} s  "
-        return Text(passed, style="dim") + Text(line, style="bold red" if loud else "")
+    def _line(self, line: str, loud: bool) -> tuple[Text, Text]:
+        passed = f"{time.monotonic() - self._began_s:5.1f} s"
+        return Text(passed, style="dim", no_wrap=True), Text(line, style="bold red" if loud else "")
 
 
 class Board(Lines):
-    """A table that stays where it is, with the last few lines below it."""
+    """A table that stays below the lines, and is gone when it is closed."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._last: deque[Text] = deque(maxlen=LINES_KEPT)
-        self._live = Live(console=console, refresh_per_second=REFRESH_HZ)
-        self._play: Play | None = None
+        self._live = Live(console=console, refresh_per_second=REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Board:
         self._live.__enter__()
@@ -79,39 +72,20 @@ class Board(Lines):
         self._live.__exit__(kind, error, trace)
 
     def tell(self, line: str, *, loud: bool = False) -> None:
-        self._last.append(self._line(line, loud))
-        self._draw()
+        hanging = Table.grid(padding=(0, 2, 0, 0))
+        hanging.add_row(*self._line(line, loud))
+        self.console.print(hanging)
 
     def show(self, play: Play) -> None:
-        self._play = play
-        self._draw()
-
-    def close(self, play: Play) -> None:
-        table = Group(grid(play, self.signs), self.signs.legend)
-        self._live.update(table, refresh=True)
-        self._live.stop()
-
-    def _draw(self) -> None:
-        parts: list[RenderableType] = []
-        if self._play is not None and self._play.ids:
-            parts = [
-                _heading(self._play),
-                Text(),
-                grid(self._play, self.signs),
-                self.signs.legend,
-                Text(),
-            ]
-        lines = [Text.assemble(line, overflow="ellipsis", no_wrap=True) for line in self._last]
-        lines += [Text()] * (LINES_KEPT - len(lines))  # the table does not jump
-        self._live.update(Group(*parts, *lines))
+        self._live.update(Group(Text(), _heading(play), table(play, self.signs)))
 
 
 def _heading(play: Play) -> Text:
     heading = Text(no_wrap=True, overflow="ellipsis")
     for worker in play.fleet.workers:
-        gone = play.kill is not None and play.kill.worker == worker.number
+        gone = play.kill is not None and play.kill.worker is worker
         state = "killed" if gone else f"pid {worker.pid}" if worker.number in play.worker_ids else "starting"
-        heading.append(f"worker {worker.number} {state}", style="red" if gone else "green").append("   ")
+        heading.append(f"worker {worker.number} {state}", style="bold red" if gone else "green").append("   ")
     counts = ((state, play.count_in(state)) for state in ("queued", "running", "waiting", "done", "dead"))
     return heading.append(", ".join(f"{n} {state}" for state, n in counts if n))
 
@@ -120,5 +94,5 @@ def screen() -> Lines:
     """What suits standard output."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a sign still shows the rest
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     return Board(console) if console.is_terminal and not console.is_dumb_terminal else Lines(console)

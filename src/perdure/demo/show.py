@@ -12,15 +12,16 @@ import uuid
 from pathlib import Path
 
 from perdure.app import Perdure
-from perdure.demo.accounts import accounts
-from perdure.demo.fleet import CONCURRENCY, Fleet
-from perdure.demo.ledger import Ledger
-from perdure.demo.library import library
+from perdure.demo.fleet import Fleet
 from perdure.demo.play import STAGES, Play
-from perdure.demo.report import next_steps, report, shown
+from perdure.demo.report import gather, next_steps, shown, written
 from perdure.demo.screen import Lines, screen
+from perdure.demo.server import Server
 from perdure.demo.shelf import books
+from perdure.demo.table import table
 from perdure.errors import PerdureError
+from perdure.pipelines.document import documents
+from perdure.settings import Settings
 
 STOPPED = 130
 SQLITE = "sqlite:///"
@@ -47,35 +48,34 @@ def run(keep: bool = False, store: str | None = None) -> int:
 async def _run(directory: Path, store: str, keep: bool, elsewhere: bool) -> int:
     _stop_on_signals()
     name = f"demo-{uuid.uuid4().hex[:8]}"
-    library.queue = name  # this demo's own: whoever else works on the store leaves it alone
-    app = Perdure(store, pipelines=[library])
-    async with app as service:
-        with Fleet(store, name, directory) as fleet, screen() as audience:
-            play = Play(service, fleet, Ledger(fleet.ledger), name, books(), audience)
-            try:
-                await _perform(play, audience, store)
-            except PerdureError as error:
-                audience.close(play)
-                audience.console.print(f"perdure demo: {error} [{error.code}]", soft_wrap=True)
-                return 1
-            found = await accounts(play)
-            audience.close(play)
-        audience.put(*report(play, found))
-    for line in next_steps(play, store, keep or elsewhere):
+    documents.queue = name  # this demo's own: whoever else works on the store leaves it alone
+    settings = Settings(allow_loopback=True, embedder="auto")
+    async with Perdure(store, pipelines=[documents], settings=settings) as service:
+        with Server(books()) as server, Fleet(store, name, directory) as fleet:
+            with screen() as audience:
+                play = Play(service, fleet, server, name, books(), audience)
+                try:
+                    await _perform(play, audience, store)
+                    report = await gather(play)
+                except PerdureError as error:
+                    audience.put(table(play, audience.signs))
+                    audience.tell(f"perdure demo: {error} [{error.code}]", loud=True)
+                    return 1
+            audience.put(*written(play, report))
+    for line in ("", *next_steps(play, store, keep or elsewhere)):
         audience.console.print(line, soft_wrap=True)
     if keep:
-        audience.console.print(f"The workers' logs and the ledger are in {directory}", soft_wrap=True)
-    return 0 if all(account.kept for account in found) else 1
+        audience.console.print(f"The workers' logs are in {directory}", soft_wrap=True)
+    return 0 if report.kept else 1
 
 
 async def _perform(play: Play, audience: Lines, store: str) -> None:
     audience.tell(f"store: {shown(store)}")
     await play.add()
     audience.tell(f"{len(play.books)} documents taken in, each to go through {' → '.join(STAGES)}")
-    await play.start_workers()
-    pids = " and ".join(f"{worker.number} (pid {worker.pid})" for worker in play.fleet.workers)
-    audience.tell(f"workers {pids} at work, {CONCURRENCY} documents at a time each")
-    await play.kill_first()
+    await play.start_worker()
+    await play.kill_worker()
+    await play.start_worker()
     await play.finish()
 
 
