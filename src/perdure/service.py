@@ -174,7 +174,7 @@ class AsyncPerdure(Working):
         if added.answer != "exists" or not (keyed or new.kind == "url"):
             return added
         known = await self.store.document(new.org, added.id)
-        if known is None or known.pipeline != new.job.pipeline:
+        if known is None:
             return added
         same = (known.kind, known.content_hash) == (new.kind, new.content_hash)
         if same and new.kind != "url":

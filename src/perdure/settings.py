@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -91,3 +93,15 @@ class Settings(BaseSettings):
         default=None, description="The key for that service; otherwise OPENAI_API_KEY."
     )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
+
+
+def current() -> Settings:
+    """What the environment says now. Reading it takes milliseconds, so that is done when it has changed."""
+    return _read(
+        tuple((name, value) for name, value in os.environ.items() if name.upper().startswith("PERDURE_"))
+    )
+
+
+@lru_cache(maxsize=4)
+def _read(_environment: tuple[tuple[str, str], ...]) -> Settings:
+    return Settings()

@@ -32,7 +32,7 @@ from perdure.calls.wire import Resolve, Wire, resolve, tls_context
 from perdure.core.frozen import frozen
 from perdure.core.scope import WORK
 from perdure.errors import PerdureError, Permanent, Transient
-from perdure.settings import Settings
+from perdure.settings import current
 
 SIZE_MAX = 64 * 1024 * 1024
 TOTAL_S = 60.0
@@ -233,7 +233,7 @@ class _Visit:
 
 def user_agent() -> str:
     """Who asks, and where its operator can be reached (PERDURE_CONTACT)."""
-    contact = Settings().contact
+    contact = current().contact
     return f"Perdure/{__version__}" + (f" (+{contact})" if contact else "")
 
 

@@ -39,6 +39,7 @@ class StageOptions(TypedDict, total=False):
     isolate: bool  # in a process of its own that can be killed
     memory_mb: int  # of that process
     cpu_s: int | None  # of that process
+    preload: Iterable[str]  # modules that it finds imported; each process would import them anew
     needs: Iterable[str]  # dependencies; the document is held while one of them is down
     lease_s: float | None
     attempts: int | None
@@ -71,6 +72,7 @@ class Stage(Generic[P, R]):
         isolate: bool = False,
         memory_mb: int = 2048,
         cpu_s: int | None = None,
+        preload: Iterable[str] = (),
         needs: Iterable[str] = (),
         lease_s: float | None = None,
         attempts: int | None = None,
@@ -87,6 +89,7 @@ class Stage(Generic[P, R]):
         self.version, self.was = version, was
         self.timeout, self.stall, self.isolate = timeout, stall, isolate
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
+        self.preload = tuple(preload)
         self.needs = (needs,) if isinstance(needs, str) else tuple(needs)
         self.lane = lane_of(self.needs)
         self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model

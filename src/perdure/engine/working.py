@@ -174,7 +174,8 @@ class Working:
         """For stages that run in a process of their own."""
         modules = {p.module for p in self.pipelines.values() if p.module}
         importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
-        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable])
+        wanted = {name for p in self.pipelines.values() for stage in p.stages for name in stage.preload}
+        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable, *sorted(wanted)])
 
     def warm(self, nursery: Nursery) -> None:
         """Start the nursery in the background; whatever is wrong with it shows at first use."""

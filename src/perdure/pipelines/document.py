@@ -22,8 +22,8 @@ from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
 from perdure.pipelines.connect import asked, detect_connections
 from perdure.pipelines.embed import embedder, with_vectors
-from perdure.pipelines.extract import VERSION, Part, Summary, anchors, join, open_reader, summarise
-from perdure.settings import Settings
+from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
+from perdure.settings import current
 
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
 PER_HOST = 2
@@ -68,7 +68,7 @@ def host_of(doc: Document) -> str | None:
 
 
 def _asks_a_service() -> bool:
-    return Settings().embedder.startswith(("http://", "https://"))
+    return current().embedder.startswith(("http://", "https://"))
 
 
 documents = Pipeline(
@@ -81,7 +81,7 @@ async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
     """The content of a URL, or what it was before if that is still so; what was handed in itself stays where it is."""
     if doc.url is None:
         return Source(doc.name, doc.media_type or ("text/markdown" if doc.kind == "text" else ""))
-    settings = Settings()
+    settings = current()
     found = await fetch_url(
         doc.url,
         allow_loopback=settings.allow_loopback,
@@ -114,7 +114,9 @@ def _same(one: Source, other: Source) -> bool:
     return (one.content, one.media_type, one.name) == (other.content, other.media_type, other.name)
 
 
-@documents.stage(version=VERSION, isolate=True, memory_mb=EXTRACT_MB, timeout=EXTRACT_S, stall=STALL_S)
+@documents.stage(
+    version=VERSION, isolate=True, memory_mb=EXTRACT_MB, timeout=EXTRACT_S, stall=STALL_S, preload=MODULES
+)
 def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
     """Every part is saved as it is read; a part that is saved is not read again."""
     content = doc.path if fetch.content is None else fetch.content

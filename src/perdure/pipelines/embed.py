@@ -25,7 +25,7 @@ from perdure.calls import presets
 from perdure.core.chunk import Chunk
 from perdure.core.words import words
 from perdure.errors import SettingInvalid, Transient
-from perdure.settings import Settings
+from perdure.settings import Settings, current
 
 BATCH = 64
 
@@ -160,7 +160,7 @@ def with_vectors(chunks: Sequence[Chunk], vectors: Sequence[bytes], model: str) 
 
 def embedder(settings: Settings | None = None) -> Embedder:
     """The embedder that the settings ask for; loaded once. SettingInvalid."""
-    asked = settings or Settings()
+    asked = settings or current()
     key = asked.embed_key or os.environ.get("OPENAI_API_KEY")
     return _embedder(asked.embedder, asked.embed_model, asked.embed_dimensions, key)
 

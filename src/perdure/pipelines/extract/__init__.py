@@ -36,6 +36,11 @@ __all__ = [
     "sniff_file", "summarise",
 ]  # fmt: skip
 
+#: What readers import when they are needed, for whoever starts a process for each document.
+MODULES = (
+    *(f"perdure.pipelines.extract.{kind}" for kind in ("docx", "epub", "mail", "page", "pdf", "text")),
+    "charset_normalizer", "lxml.html", "pypdfium2", "trafilatura",
+)  # fmt: skip
 #: Raise it when a change gives other text for the same document.
 VERSION = 1
 

@@ -31,6 +31,7 @@ class DirectoryBlobs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._temporary = root / "tmp"
+        self._durable: set[Path] = set()  # directories that are known to survive a crash
 
     async def put(self, data: bytes) -> str:
         return await asyncio.to_thread(self.put_sync, data)
@@ -144,12 +145,12 @@ class DirectoryBlobs:
         self._sync_directories(place)
 
     def _sync_directories(self, place: Path) -> None:
-        for directory in (place.parent, self.root, self.root.parent):
-            descriptor = os.open(directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Make the name durable, and at first the directory that it is in."""
+        _sync(place.parent)
+        if place.parent not in self._durable:
+            _sync(self.root)
+            _sync(self.root.parent)
+            self._durable.add(place.parent)
 
     def _delete(self, digest: str, older_than_ms: int) -> bool:
         place = self._place(digest)
@@ -193,6 +194,14 @@ class DirectoryBlobs:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
                 raise StoreUnavailable(f"blob directory {self.root}: {error.strerror}") from error
             raise StoreError(f"blob directory {self.root}: {error}") from error
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _create_read_only(name: str, flags: int) -> int:
