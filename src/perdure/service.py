@@ -112,6 +112,7 @@ class AsyncPerdure(Working):
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
         self.store = open_store(self.url, self.clock, self.settings.direct_url)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
+        self.store.vectors_by = self.settings.vectors
         self.blobs: Blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self._closed = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -77,6 +77,10 @@ class Settings(BaseSettings):
     )
     embed_key: str | None = Field(
         default=None, description="The key for that service; otherwise OPENAI_API_KEY."
+    )
+    vectors: Literal["auto", "numpy", "pgvector"] = Field(
+        default="auto",
+        description="Who searches vectors: this process (numpy), PostgreSQL (pgvector), or PostgreSQL where it can.",
     )
     search_memory_mb: int = Field(
         default=512, ge=1, description="What vectors may take of memory in a process that searches."

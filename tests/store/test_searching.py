@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,28 @@ from hypothesis import strategies as st
 
 from perdure.core.words import snippet, terms, words
 from perdure.errors import InputInvalid
-from perdure.store.matrix import Among, Matrix, unit
+from perdure.store.matrix import Matrix, unit
+from perdure.store.near import Among
+from perdure.store.searching import Searching
 from tests.store.making import ORG, World, output, save
 from tests.store.test_chunks import MODEL, chunk, chunk_set, indexed, texts, vector
+
+
+@pytest.fixture(params=["sqlite", "postgres", "pgvector"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A fresh store; the last one searches vectors itself."""
+    if request.param == "sqlite":
+        return World(f"sqlite:///{tmp_path}/perdure.db")
+    if request.param == "pgvector":
+        monkeypatch.setattr(Searching, "vectors_by", "pgvector")
+    return World(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def memory_world(store_url: str) -> World:
+    """A store whose vectors are searched by this process."""
+    return World(store_url)
+
 
 CORPUS = (
     "The retry policy waits longer after each failure.",
@@ -133,7 +153,8 @@ async def test_a_transaction_that_commits_late_is_not_missed(postgres_world: Wor
     assert [h.snippet for h in await reader.search(ORG, "", wanted)] == ["two"]
 
 
-async def test_with_no_room_for_the_vectors_the_answer_is_the_same(world: World) -> None:
+async def test_with_no_room_for_the_vectors_the_answer_is_the_same(memory_world: World) -> None:
+    world = memory_world
     for n in range(12):
         await indexed(world, f"t{n}", vectors=[vector(1, n / 5)])
     cramped = await world.another()
@@ -147,7 +168,8 @@ async def test_with_no_room_for_the_vectors_the_answer_is_the_same(world: World)
     assert await world.store.search(ORG, "t3", wanted) == expected
 
 
-async def test_matrices_that_were_not_used_for_longest_go_first(world: World) -> None:
+async def test_matrices_that_were_not_used_for_longest_go_first(memory_world: World) -> None:
+    world = memory_world
     for n in range(3):
         await indexed(world, "whales", vectors=[vector(1, 0)], org=f"org{n}")
     store = await world.another()

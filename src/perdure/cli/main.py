@@ -112,7 +112,9 @@ def migrate(store: StoreOption = None) -> None:
     from perdure.store.open import open_store
 
     settings = Settings()
-    ran = asyncio.run(open_store(store or settings.store, None, settings.direct_url).migrate())
+    opened = open_store(store or settings.store, None, settings.direct_url)
+    opened.vectors_by = settings.vectors
+    ran = asyncio.run(opened.migrate())
     print("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
 
 

@@ -10,27 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.core.frozen import frozen
+from perdure.store.near import Among, Near
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # vectors that are looked for in one product
-
-
-@frozen
-class Among:
-    """Which chunks count: those of a collection, of one document, or of every document but one."""
-
-    collection: str | None = None
-    document: str | None = None
-    but: str | None = None
-
-
-@frozen
-class Near:
-    """A chunk by its number, and its cosine with what was looked for."""
-
-    score: float
-    num: int
 
 
 def unit(vectors: bytes | Sequence[bytes], dimensions: int) -> Floats:
@@ -38,7 +21,8 @@ def unit(vectors: bytes | Sequence[bytes], dimensions: int) -> Floats:
     joined = vectors if isinstance(vectors, bytes) else b"".join(vectors)
     rows: Floats = np.frombuffer(joined, "<f4").reshape(-1, dimensions).astype(np.float32)
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    # in double precision: the square of a large number is not infinite there, nor that of a small one 0
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
     np.divide(rows, lengths, out=rows, where=lengths > 0)
     return rows
 

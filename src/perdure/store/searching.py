@@ -7,18 +7,21 @@ A chunk that is second by words and first by vectors beats one that is first by 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.words import Term, snippet, terms
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
+from perdure.store.near import Among, Near, Which
 from perdure.store.reading import Reading
 from perdure.store.records import Hit
 
 if TYPE_CHECKING:
+    from perdure.store.pgvector import PgVectors
     from perdure.store.vectors import Vectors
 
 THRESHOLD = 0.6
@@ -33,12 +36,19 @@ ENOUGH = 30
 FUSION = 60
 AGAIN = 3
 
+_log = logging.getLogger("perdure.store")
+
 
 class Searching(Reading):
     """See `perdure.store.base.Store` for what each verb promises."""
 
+    dialect_name: str
     _vectors: Vectors | None = None
+    _server: PgVectors | None = None  # where the database can search vectors itself
     vector_room_bytes: int | None = None  # that the vectors of all organisations may take; None: 512 MB
+    vectors_by: str = (
+        "numpy"  # who searches vectors: this process, `pgvector`, or `auto`: the server where it can
+    )
 
     @property
     def vectors(self) -> Vectors:
@@ -47,6 +57,26 @@ class Searching(Reading):
 
             self._vectors = vectors.Vectors(self.driver, self.vector_room_bytes or vectors.ROOM_BYTES)
         return self._vectors
+
+    async def open_vectors(self) -> None:
+        """Find out who searches vectors; SettingInvalid where pgvector is demanded and cannot be had."""
+        if self.vectors_by == "numpy":
+            return
+        why_not = "SQLite does not have it"
+        if self.dialect_name == "postgres":
+            from perdure.store.pgvector import PgVectors
+
+            server = PgVectors(self.driver)
+            why_not = await server.open()
+            self._server = None if why_not else server
+            _log.info("vectors are searched by %s", f"this process: {why_not}" if why_not else server)
+        if why_not and self.vectors_by == "pgvector":
+            raise SettingInvalid(f"PERDURE_VECTORS is pgvector: {why_not}; or set it to auto or numpy")
+
+    async def close_vectors(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
 
     async def search(
         self, org: str, query: str, vector: tuple[str, bytes] | None = None, *, collection: str | None = None,
@@ -94,33 +124,36 @@ class Searching(Reading):
     ) -> list[int]:
         if vector is None:
             return []
-        from perdure.store.matrix import Among, unit
-        from perdure.store.vectors import Which
-
         model, data = vector
         if not data or len(data) % 4:
             raise InputInvalid("a vector is float32 numbers as bytes, at least one")
-        wanted = unit(data, len(data) // 4)
         which, among = Which(org, model, len(data) // 4), Among(collection, document)
         # nothing that points away from what is asked for
-        (found,) = await self.vectors.nearest(which, wanted, CANDIDATES, among, least=1e-6)
+        (found,) = await self._nearest(which, [data], CANDIDATES, among, least=1e-6)
         return [near.num for near in found]
+
+    async def _nearest(
+        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float
+    ) -> list[list[Near]]:
+        """For each vector the most similar chunks that are committed, best first."""
+        if self._server is not None:
+            found = await self._server.nearest(which, wanted, limit, among, least)
+            if found is not None:
+                return found
+        return await self.vectors.nearest(which, wanted, limit, among, least)
 
     async def nearest(
         self, org: str, document_id: str, *, threshold: float = THRESHOLD, each: int = EACH
     ) -> list[Connection]:
-        from perdure.store.matrix import Among, unit
-        from perdure.store.vectors import Which
-
         ours: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
         for chunk in await self.chunks(org, document_id):
             if chunk.model is not None and chunk.vector is not None:
                 ours.setdefault((chunk.model, len(chunk.vector) // 4), []).append((chunk.id, chunk.vector))
         pairs: list[Connection] = []
         for (model, dimensions), chunks in ours.items():
-            wanted = unit([vector for _, vector in chunks], dimensions)
             which, among = Which(org, model, dimensions), Among(but=document_id)
-            found = await self.vectors.nearest(which, wanted, each, among, threshold)
+            wanted = [vector for _, vector in chunks]
+            found = await self._nearest(which, wanted, each, among, threshold)
             numbers = sorted({near.num for nears in found for near in nears})
             where = await self._found(numbers, org)
             pairs += [

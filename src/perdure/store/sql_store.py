@@ -63,12 +63,14 @@ class SqlStore(Searching):
         try:
             await self.driver.open()
             await migrate.check(self.driver, self.dialect_name)
+            await self.open_vectors()
         except BaseException:
             await self.driver.close()
             raise
         self.flusher.start()
 
     async def close(self) -> None:
+        await self.close_vectors()
         await self.flusher.close()
         if self._waking is not None:  # what was just added must not wait for the next poll
             self._waking.cancel()
@@ -86,8 +88,13 @@ class SqlStore(Searching):
         """Open the driver only, bring the schema up to date, close again."""
         await self.driver.open()
         try:
-            return await migrate.migrate(self.driver, self.dialect_name)
+            ran = await migrate.migrate(self.driver, self.dialect_name)
+            await self.open_vectors()
+            if self._server is not None:  # others may not be allowed to
+                await self._server.filled()
+            return ran
         finally:
+            await self.close_vectors()
             await self.driver.close()
 
     # --- workers ---------------------------------------------------------------------------------

@@ -14,21 +14,13 @@ from typing import Any, TypeVar
 
 from perdure.core.frozen import frozen
 from perdure.store.base import Driver, Query, Row, Steps
-from perdure.store.matrix import Among, Floats, Matrix, Near
+from perdure.store.matrix import Floats, Matrix, unit
+from perdure.store.near import Among, Near, Which
 
 T = TypeVar("T")
 ROOM_BYTES = 512 * 1024 * 1024
 #: Chunks that are read at a time.
 READ = 4_096
-
-
-@frozen
-class Which:
-    """The vectors of one organisation that one model made."""
-
-    org: str
-    model: str
-    dimensions: int
 
 
 @frozen
@@ -51,14 +43,15 @@ class Vectors:
         self._locks: dict[Which, asyncio.Lock] = {}
 
     async def nearest(
-        self, which: Which, wanted: Floats, limit: int, among: Among, least: float = -1.0
+        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float = -1.0
     ) -> list[list[Near]]:
-        """For each row of `wanted` the most similar chunks that are committed, best first."""
+        """For each vector the most similar chunks that are committed, best first."""
+        rows = unit(wanted, which.dimensions)
         async with self._locks.setdefault(which, asyncio.Lock()):
             matrix = await self._fresh(which)
             if matrix is None:
-                return await self._read_through(which, wanted, limit, among, least)
-            return await asyncio.to_thread(matrix.nearest, wanted, limit, among, least)
+                return await self._read_through(which, rows, limit, among, least)
+            return await asyncio.to_thread(matrix.nearest, rows, limit, among, least)
 
     async def _fresh(self, which: Which) -> Matrix | None:
         """The matrix with every change so far; None if there is no room for it."""
