@@ -82,7 +82,8 @@ def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_pa
         assert worker.returncode == 0, log
     lines = [json.loads(line) for line in log.splitlines()]
     assert {line["document_id"] for line in lines if "document_id" in line} == {id_}
-    told = [line for line in lines if line.get("logger") != "perdure.store"]  # which says who searches vectors
+    # the store says who searches vectors
+    told = [line for line in lines if line.get("logger") != "perdure.store"]
     assert [line["event"] for line in told if "document_id" not in line] == [
         "worker started",
         "worker stopped",
