@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance
 from pydantic import TypeAdapter
 
 from perdure.errors import Permanent
-from perdure.pipelines.image.facts import Facts, distance, facts
+from perdure.pipelines.image.facts import Facts, _av1_depth, distance, facts
 from tests.pipelines.image.making import (
     BLUE,
     RED,
@@ -98,6 +98,23 @@ def test_an_animation_cut_after_its_first_frame_still_has_one() -> None:
     whole = stored(first, "GIF", save_all=True, append_images=others)
 
     assert 1 <= facts(whole[: len(whole) // 2]).frames < 4
+
+
+def test_what_follows_the_picture_in_a_jpeg_is_no_frame() -> None:
+    first, *others = frames(2)
+
+    found = facts(stored(first, "MPO", save_all=True, append_images=others))
+
+    assert (found.media_type, found.format, found.frames, found.animated) == ("image/jpeg", "JPEG", 1, False)
+
+
+@pytest.mark.parametrize(("flags", "depth"), [(0x00, 8), (0x40, 10), (0x60, 12)])
+def test_the_depth_of_avif_stands_in_its_configuration(flags: int, depth: int) -> None:
+    source = stored(corners(), "AVIF")
+    at = source.index(b"av1C") + 6
+
+    assert _av1_depth(source[:at] + bytes([flags]) + source[at + 1 :]) == depth
+    assert _av1_depth(b"nothing") == 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Opens images that somebody sent: known formats only, and its size is checked before anything is decoded.
+"""Opens images that somebody sent: known formats only, their size checked before anything is decoded.
 
 Whatever is wrong with an image raises Permanent with a code that says so; half an image is never given. Called by
 `facts` and `variants`.
@@ -93,8 +93,9 @@ def guarded(file: IO[bytes]) -> Iterator[None]:
     try:
         yield
     except Image.DecompressionBombError as error:
-        raise Permanent("image_bomb", str(error)) from error
-    except (Permanent, MemoryError):
+        message = "more pixels than PERDURE_IMAGE_PIXELS_MAX allows are announced"
+        raise Permanent("image_bomb", message) from error
+    except MemoryError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
