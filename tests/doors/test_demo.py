@@ -24,6 +24,7 @@ ACCOUNTS = (
     "retries",
     "all indexed",
     "all found",
+    "connections",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from perdure.demo.accounts import Account
-from perdure.demo.findings import QUESTIONS, Answer, Link
+from perdure.demo.findings import QUESTIONS, Answer, Link, Place
 from perdure.demo.play import Kill, Play
 from perdure.demo.report import Report, next_steps, shown, written
 from perdure.demo.shelf import BOOK, books
@@ -105,14 +105,17 @@ def test_the_report_says_what_was_not_kept(play: Play) -> None:
         saves={name: [] for name in play.ids},
         words={"leases.md": 1_184},
         answers=[Answer(QUESTIONS[0], hit, True), Answer(QUESTIONS[1], None, False)],
-        links=[Link("leases.md", "queues.html", 0.71)],
+        links=[Link(Place("leases.md", "section=2"), Place(BOOK, "page=7"), 0.71)],
         accounts=[Account("nothing lost", True, "all there"), Account("all found", False, "one is not")],
     )
     assert not report.kept
     said = drawn(*written(play, report))
     assert "    things-that-last.pdf, page 5: A light that turns" in [line.rstrip() for line in said]
     assert any("nothing found" in line for line in said)
-    assert any("leases.md and queues.html, 0.71" in line for line in said)
+    assert any(
+        " ".join(line.split()) == "0.71 leases.md, section 2 and things-that-last.pdf, page 7"
+        for line in said
+    )
     assert any(line.split()[:4] == ["NOT", "KEPT", "all", "found"] for line in said)
     assert all(len(line) <= 80 for line in said)
 

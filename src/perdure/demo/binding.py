@@ -81,7 +81,7 @@ def mail(text: str) -> bytes:
     message["From"] = "Matthias Brandt <keeper@lighthouse.example>"
     message["To"] = "Ines Varga <ines@harbour.example>"
     message["Date"] = "Thu, 05 Nov 2026 21:40:00 +0100"
-    message["Subject"] = "Why the horn sounded on Tuesday"
+    message["Subject"] = "Why the lighthouse sounded its horn"
     message.set_content(text)
     return message.as_bytes()
 

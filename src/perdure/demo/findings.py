@@ -27,6 +27,9 @@ QUESTIONS = (
     Question("undeliverable mail", "three-journeys.epub", by_meaning=True),
 )
 
+#: Two documents with passages about the same.
+CONNECTED = ("fog-horn.eml", BOOK)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -38,11 +41,22 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Two documents with passages about the same."""
+class Place:
+    """Where a passage begins."""
 
-    one: str
-    other: str
+    document: str
+    anchor: str
+
+    def __str__(self) -> str:
+        return f"{self.document}, {self.anchor.replace('=', ' ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two passages about the same."""
+
+    one: Place
+    other: Place
     score: float
 
 
@@ -80,11 +94,22 @@ def searched(found: list[Answer]) -> Account:
 
 
 async def links(play: Play) -> list[Link]:
-    """Pairs of documents that are connected, the closest first."""
-    names = {id_: name for name, id_ in play.ids.items()}
-    best: dict[tuple[str, str], float] = {}
-    for id_, name in names.items():
-        for connection in await play.app.connections(id_, org=play.org):
-            pair = sorted((name, names.get(connection.other_document_id, connection.other_document_id)))
-            best[pair[0], pair[1]] = max(connection.score, best.get((pair[0], pair[1]), 0.0))
-    return [Link(*pair, score) for pair, score in sorted(best.items(), key=lambda item: -item[1])]
+    """Passages of different documents that are about the same, the closest pair first; each pair once."""
+    places: dict[str, Place] = {}
+    for name, id_ in play.ids.items():
+        places |= {chunk.id: Place(name, chunk.anchor) for chunk in await play.app.chunks(id_, play.org)}
+    best: dict[frozenset[str], Link] = {}
+    for id_ in play.ids.values():
+        for found in await play.app.connections(id_, org=play.org):
+            ends = frozenset((found.chunk_id, found.other_id))
+            if ends <= places.keys():
+                best[ends] = Link(places[found.chunk_id], places[found.other_id], found.score)
+    return sorted(best.values(), key=lambda link: -link.score)
+
+
+def connected(found: list[Link]) -> Account:
+    """Whether the letter from a lighthouse was connected with the pages on lighthouses; never without meaning."""
+    pairs = {frozenset((link.one.document, link.other.document)) for link in found}
+    right = frozenset(CONNECTED) in pairs if knows_meaning() else True
+    because = f"{len(found)} between passages of different documents"
+    return Account("connections", right, because if right else f"none between {' and '.join(CONNECTED)}")

@@ -36,6 +36,7 @@ SAVED_SHARE = 0.4
 START_LIMIT_S = 30.0
 MOMENT_LIMIT_S = 40.0
 END_LIMIT_S = 90.0
+FOLLOW_UP_LIMIT_S = 20.0
 
 
 class DemoStuck(PerdureError):
@@ -130,12 +131,16 @@ class Play:
         return len(self.pages) >= SAVED_SHARE * self.book.parts
 
     async def finish(self) -> None:
-        """Look on until every document is done or dead."""
+        """Look on until every document is done or dead, and what follows is through."""
         await self.until(self._ended, END_LIMIT_S, "every document to end")
+        await self.until(self._followed_up, FOLLOW_UP_LIMIT_S, "connections to be found")
 
     async def _ended(self) -> bool:
         ended = [status.state in FINISHED for status in self.statuses.values()]
         return len(ended) == len(self.books) and all(ended)
+
+    async def _followed_up(self) -> bool:
+        return not (await self.app.store.tally([self.org])).queues
 
     # --- looking ---------------------------------------------------------------------------------
 

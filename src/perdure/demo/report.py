@@ -14,7 +14,7 @@ from rich.text import Text
 from perdure.cli.status import attempt_facts, happened
 from perdure.cli.words import span
 from perdure.demo.accounts import Account, accounts
-from perdure.demo.findings import Answer, Link, answers, knows_meaning, links, searched
+from perdure.demo.findings import Answer, Link, answers, connected, knows_meaning, links, searched
 from perdure.demo.play import Kill, Play
 from perdure.demo.shelf import BOOK, Book
 from perdure.demo.words import pages_named
@@ -47,7 +47,8 @@ async def gather(play: Play) -> Report:
         if play.statuses[book.name].state == "done":
             counted[book.name] = (await play.app.output(id_, "extract", play.org)).summary.words
     found = await answers(play)
-    return Report(saves, counted, found, await links(play), [*await accounts(play), searched(found)])
+    near = await links(play)
+    return Report(saves, counted, found, near, [*await accounts(play), searched(found), connected(near)])
 
 
 def written(play: Play, report: Report) -> list[RenderableType]:
@@ -62,8 +63,10 @@ def written(play: Play, report: Report) -> list[RenderableType]:
         _part("Search", *_search(report)),
     ]
     if report.links:
-        about = [Text(f"{x.one} and {x.other}, {x.score:.2f}") for x in report.links[:LINKS_SHOWN]]
-        parts.append(_part("Connected, because passages of them are about the same", *about))
+        near = [
+            (f"{link.score:.2f}", f"{link.one}  and  {link.other}") for link in report.links[:LINKS_SHOWN]
+        ]
+        parts.append(_part("Connected, because they are about the same", _rows(*near)))
     return [*parts, _part("What was promised, counted", _accounts(report.accounts))]
 
 
