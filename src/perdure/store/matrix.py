@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from perdure.store.near import Among, Near
 
 Floats = NDArray[np.float32]
+GROUP = 8
 BLOCK = 64  # vectors that are looked for in one product
 
 
@@ -92,7 +93,8 @@ class Matrix:
         found: list[list[Near]] = []
         for n in range(0, len(wanted), BLOCK):
             some = wanted[n : n + BLOCK]
-            products = (rows @ some[0])[None] if len(some) == 1 else some @ rows.T
+            # for one vector the threads of a matrix product only wait for memory, and for each other
+            products = np.vecdot(rows, some[0])[None] if len(some) == 1 else some @ rows.T
             found += [_best(scores, nums, limit, least) for scores in products]
         return found
 
@@ -112,7 +114,14 @@ class Matrix:
 
 
 def _best(scores: Floats, nums: NDArray[np.int64], limit: int, least: float) -> list[Near]:
-    first = max(0, len(scores) - limit)
-    places = np.argpartition(scores, first)[first:] if first else np.arange(len(scores))
-    found = [Near(float(scores[place]), int(nums[place])) for place in places if scores[place] >= least]
+    places = np.flatnonzero(scores >= max(least, _bound(scores, limit)))
+    if len(places) > limit:
+        places = places[np.argpartition(scores[places], -limit)[-limit:]]
+    found = [Near(float(scores[place]), int(nums[place])) for place in places]
     return sorted(found, key=lambda near: (-near.score, near.num))
+
+
+def _bound(scores: Floats, limit: int) -> float:
+    """That at least `limit` scores reach, and few more do: the best of groups, so that not all are partitioned."""
+    groups = scores[: len(scores) // GROUP * GROUP].reshape(-1, GROUP).max(axis=1)
+    return float(np.partition(groups, -limit)[-limit]) if len(groups) > limit else -np.inf

@@ -222,6 +222,8 @@ CREATE TABLE chunk (
   UNIQUE (org, document_id, id),
   CHECK ((model IS NULL) = (vector IS NULL))
 );
+-- Ranking reads `found` of thousands of chunks: it stays in the row, and what a hit shows goes elsewhere.
+ALTER TABLE chunk ALTER found SET STORAGE MAIN;
 CREATE INDEX chunk_text ON chunk USING gin (found);
 -- Documents that have chunks: which revision of them, and how many there should be. Whoever keeps a copy reads what has a
 -- `change` that is not below the mark of his last look.
