@@ -82,6 +82,15 @@ class Settings(BaseSettings):
         default="auto",
         description="Who searches vectors: this process (numpy), PostgreSQL (pgvector), or PostgreSQL where it can.",
     )
+    summary_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="The OpenAI-compatible service that summarises threads; without it summaries are extractive.",
+    )
+    summary_model: str = Field(default="gpt-4o-mini", description="The model that this service is asked for.")
+    summary_key: str | None = Field(
+        default=None, description="The key for that service; otherwise OPENAI_API_KEY."
+    )
     search_memory_mb: int = Field(
         default=512, ge=1, description="What vectors may take of memory in a process that searches."
     )

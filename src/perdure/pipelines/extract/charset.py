@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
+from perdure.calls.charset import codec
 from perdure.pipelines.extract.sniff import wide_encoding
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
@@ -23,7 +24,9 @@ def decode(data: bytes, declared: str = "") -> str:
             return data.decode(encoding, "replace").removeprefix("\ufeff")
     if wide := wide_encoding(data):
         return data.decode(wide, "replace")
-    for encoding in ("utf-8", declared):  # few texts of another encoding happen to be UTF-8
+    declared = codec(declared) or declared  # what is meant: latin-1 is windows-1252
+    shifting = declared if declared.startswith("iso2022") and b"\x1b" in data else ""  # ASCII to look at
+    for encoding in (shifting, "utf-8", declared):  # few texts of another encoding happen to be UTF-8
         try:
             if encoding and codecs.lookup(encoding)._is_text_encoding:
                 return data.decode(encoding)
@@ -33,7 +36,7 @@ def decode(data: bytes, declared: str = "") -> str:
         halves = data.decode("utf-8", "surrogatepass")
         return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     except UnicodeDecodeError:
-        return data.decode(_guess(data), "replace")
+        return data.decode(_guess(data, declared), "replace")
 
 
 def decode_markup(data: bytes, declared: str = "") -> str:
@@ -42,11 +45,12 @@ def decode_markup(data: bytes, declared: str = "") -> str:
     return decode(data, declared or (said[1].decode("ascii", "ignore") if said else ""))
 
 
-def _guess(data: bytes) -> str:
-    # A text that is UTF-8 but for a few broken places stays UTF-8.
+def _guess(data: bytes, declared: str) -> str:
+    # A text that is UTF-8 but for a few broken places stays UTF-8; more may be broken where it is declared.
     sample = data[:_GUESS_BYTES]
     text = sample.decode(errors="replace")
-    if 0 < 10 * text.count("\ufffd") < sum(char > "\x7f" for char in text):
+    bearable = 1 if declared == "utf-8" else 10
+    if 0 < bearable * text.count("\ufffd") < sum(char > "\x7f" for char in text):
         return "utf-8"
     if len(sample) - len(sample.translate(None, _HIGH)) < _GUESS_FROM:
         return "cp1252"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import email.errors
+import re
 from email.message import EmailMessage, Message
 from email.parser import BytesParser
 from email.policy import compat32, default
@@ -18,6 +20,7 @@ from perdure.pipelines.extract.part import Part, clean, make_part
 _SHOWN = ("From", "To", "Cc", "Date")
 _PARTS_MAX = 1_000
 _HEADER_CHARS_MAX = 1_000
+_NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
 
 
 class MailReader:
@@ -42,7 +45,7 @@ class MailReader:
 
     def read(self, key: int) -> Part:
         try:
-            body = [text for part in _bodies(self._message) if (text := _text(part))]
+            body = [text for part in bodies(self._message) if (text := text_of(part))]
         except RecursionError as error:
             raise bomb("the message is nested too deeply") from error
         known = [f"- {name}: {value}" for name in _SHOWN if (value := _header(self._message, name))]
@@ -67,21 +70,19 @@ def _header(message: Message, name: str) -> str:
     return " ".join(clean(value).split())[:_HEADER_CHARS_MAX]
 
 
-def _bodies(part: Message) -> list[Message]:
-    # The texts that a reader of the message sees: all of them, but only one of alternatives, plain rather than HTML.
-    if _is_attached(part):
+def bodies(part: Message) -> list[Message]:
+    """The texts that a reader of the message sees: all, but only one of alternatives, plain rather than HTML."""
+    if is_attached(part):
         return []
     inner = [one for one in part.get_payload() if isinstance(one, Message)] if part.is_multipart() else []
     if part.get_content_type() == "multipart/alternative":
         choices = [
-            found
-            for one in inner
-            if (found := _bodies(one)) and any(_payload(text).strip() for text in found)
+            found for one in inner if (found := bodies(one)) and any(payload(text).strip() for text in found)
         ]
         plain = (found for found in choices if all(text.get_content_type() == "text/plain" for text in found))
         return next(plain, choices[-1] if choices else [])
     if inner:
-        return [text for one in inner for text in _bodies(one)]
+        return [text for one in inner for text in bodies(one)]
     is_text = part.get_content_maintype() in {
         "text",
         "multipart",
@@ -89,29 +90,39 @@ def _bodies(part: Message) -> list[Message]:
     return [part] if is_text else []
 
 
-def _is_attached(part: Message) -> bool:
+def is_attached(part: Message) -> bool:
+    """Whether it is shown by name and not read with the rest."""
     is_message = part.get_content_type() == "message/rfc822"
     return is_message or bool(part.get_filename()) or part.get_content_disposition() == "attachment"
 
 
-def _payload(part: Message) -> bytes:
-    payload = part.get_payload(decode=True)
-    return payload if isinstance(payload, bytes) else b""
+def payload(part: Message) -> bytes:
+    """The decoded content of a leaf; of damaged base64 what can be read."""
+    written = part.get_payload()
+    if (
+        isinstance(written, str)
+        and str(part.get("content-transfer-encoding", "")).strip().lower() == "base64"
+    ):
+        letters = _NOT_BASE64.sub(b"", written.encode("ascii", "replace"))
+        return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
+    decoded = part.get_payload(decode=True)
+    return decoded if isinstance(decoded, bytes) else b""
 
 
-def _text(part: Message) -> str:
+def text_of(part: Message) -> str:
+    """The text of a leaf, HTML as Markdown. Permanent: document_empty, document_bomb."""
     charset = str(part.get_content_charset() or "")
     if part.get_content_type() == "text/html":
-        page = decode_markup(_payload(part), charset)
+        page = decode_markup(payload(part), charset)
         return to_markdown(parse_html(page)) if page.strip() else ""
-    return clean(decode(_payload(part), charset)).strip()
+    return clean(decode(payload(part), charset)).strip()
 
 
 def _attachments(message: Message) -> list[str]:
     lines = []
     for part in message.walk():
-        if _is_attached(part):
+        if is_attached(part):
             name = " ".join(clean(part.get_filename() or "unnamed").split())[:255]
-            size = "" if part.is_multipart() else f", {len(_payload(part))} bytes"
+            size = "" if part.is_multipart() else f", {len(payload(part))} bytes"
             lines.append(f"{name} ({part.get_content_type()}{size})")
     return lines

@@ -1,0 +1,1 @@
+"""Mail: archives to messages, messages to text, and messages to threads with summaries. Pure functions for stages."""
