@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -263,6 +265,23 @@ async def test_the_extension_may_be_dropped_and_come_back(postgres_world: World,
     await agree(world)
     await seeing.close()
     await again.close()
+
+
+async def test_it_can_be_got_rid_of_as_the_documentation_says(postgres_world: World) -> None:
+    world = postgres_world
+    seeing = await opened(world.url)
+    await indexed(world, "one", vectors=[vector(1, 0)])
+    documented = (Path(__file__).parents[2] / "docs" / "search.md").read_text(encoding="utf-8")
+    statements = re.findall(r"`(DROP [^`]+)`", documented)
+    assert len(statements) == 2
+
+    for statement in statements:
+        await world.execute(statement)
+    await indexed(world, "two", vectors=[vector(1, 0.1)])
+
+    assert await found(seeing) == await found(world.store) == ["one", "two"]
+    assert not await world.query("SELECT 1 FROM pg_trigger WHERE NOT tgisinternal")
+    await seeing.close()
 
 
 async def test_half_of_the_table_is_never_searched(

@@ -12,13 +12,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.errors import StoreBusy, StoreError, StoreUnavailable
-from perdure.store.base import Query, Row
+from perdure.store.base import DataRefused, Query, Row
 from perdure.store.near import Among, Near, Which
 from perdure.store.reading import one
 
@@ -137,8 +136,7 @@ class PgVectors:
     async def close(self) -> None:
         if self._filling is not None:
             self._filling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._filling
+            await asyncio.gather(self._filling, return_exceptions=True)
 
     async def nearest(
         self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float
@@ -155,6 +153,7 @@ class PgVectors:
             raise
         except StoreError as error:  # the view is gone, or we may not read it any more
             self.whole = False
+            self._looked_s = asyncio.get_running_loop().time()
             _log.warning("vectors are searched in memory from now on: pgvector failed (%s)", error)
             return None
 
@@ -245,7 +244,7 @@ class PgVectors:
                     await self._fill_all()
                 finally:
                     await self._driver.unlock("vectors", FILLING)
-        except StoreError as error:
+        except (StoreError, DataRefused) as error:
             _log.warning("vectors are searched in memory: chunk_vector could not be filled (%s)", error)
 
     async def _fill_all(self) -> None:
