@@ -2,12 +2,12 @@
 
     python benchmarks/documents.py [--documents 200] [--store URL] [--json]
 
-`libraries` reads the files with pypdfium2, trafilatura, lxml, zipfile and email, which gives their words; `loop` reads them
-with `perdure.pipelines.extract`, which gives Markdown with headings and anchors. Both cut with semantic-text-splitter and
-embed with wordllama, one document after the other in one process, and store nothing. The pipeline does what `loop` does in
-processes that can be killed, saves every page, makes everything durable and searchable: with one worker and with two, each
-taking three documents at a time. Connections are left for later (their queue is paused). Workers are started before the
-clock is.
+`libraries` reads the files with pypdfium2, trafilatura, lxml, zipfile and email, which gives their words; `loop` reads
+them with `perdure.pipelines.extract`, which gives Markdown with headings and anchors. Both cut with
+semantic-text-splitter and embed with wordllama, one document after the other in one process, and store nothing. The
+pipeline does what `loop` does in processes that can be killed, saves every page, makes everything durable and
+searchable: with one worker and with two, each taking three documents at a time. Connections are left for later (their
+queue is paused). Workers are started before the clock is.
 
 The documents are real: manuals from Debian packages, PDFs of them in slices of 20 pages, and what pandoc makes of them.
 """
