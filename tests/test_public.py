@@ -17,6 +17,7 @@ NAMES = [
     "Context",
     "DependencyDown",
     "Document",
+    "Gathered",
     "Perdure",
     "PerdureError",
     "Permanent",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.app import AsyncPerdure, Perdure, Summary
+    from perdure.core.gathered import Gathered
     from perdure.engine.context import Context
     from perdure.engine.document import Document
     from perdure.engine.pipeline import Pipeline
@@ -22,14 +23,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Perdure": "app", "AsyncPerdure": "app", "Summary": "app",
     "Pipeline": "engine.pipeline", "Document": "engine.document", "Context": "engine.context",
-    "Result": "engine.result", "Row": "engine.result", "batched": "engine.result",
+    "Gathered": "core.gathered", "Result": "engine.result", "Row": "engine.result", "batched": "engine.result",
     "PerdureError": "errors", "Transient": "errors", "RetryLater": "errors", "RateLimited": "errors",
     "DependencyDown": "errors", "Permanent": "errors",
 }  # fmt: skip
 
 __all__ = [
-    "AsyncPerdure", "Context", "DependencyDown", "Document", "Perdure", "PerdureError", "Permanent", "Pipeline",
-    "RateLimited", "Result", "RetryLater", "Row", "Summary", "Transient", "batched",
+    "AsyncPerdure", "Context", "DependencyDown", "Document", "Gathered", "Perdure", "PerdureError", "Permanent",
+    "Pipeline", "RateLimited", "Result", "RetryLater", "Row", "Summary", "Transient", "batched",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 
 from perdure.core.model import POLICY_DEFAULT, Job, Policy
-from perdure.core.outcome import Dead, Done, Hold, Later, Outcome, Raised, Result, Retry, outcome
+from perdure.core.outcome import Dead, Done, Gather, Hold, Later, Outcome, Raised, Result, Retry, outcome
 
 HOUR_MS = 3_600_000
 UNSTARTED = Job(
@@ -68,6 +68,8 @@ def after(job: Job, decided: Outcome) -> Job:
                 releases=job.releases + decided.released,
                 suspect=decided.suspect,
             )
+        case Gather():
+            return replace(job, attempts=job.attempts - 1, suspect=decided.suspect)
         case Hold():
             return replace(job, attempts=job.attempts - 1, holds=job.holds + 1, suspect=decided.suspect)
         case Dead(charged=charged):

@@ -11,7 +11,7 @@ from typing import Any
 from perdure.core.chunk import Connection
 from perdure.engine.context import Context
 from perdure.engine.document import Document
-from perdure.store.operations import EmittedRow
+from perdure.engine.result import Emitted, SpawnJob
 from perdure.store.records import DocumentRecord
 
 RECORD = DocumentRecord("d1", "o1", "c", "books", "text", "a.txt", "", "h", 3, b"a b", None, b"{}", None, 0)
@@ -30,12 +30,12 @@ class FakePort:
     def saved_items(self) -> Mapping[str, bytes]:
         return self.saved
 
-    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
-        self.saves.append((key, value, [row.key for row in rows]))
+    def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
+        self.saves.append((key, value, [one.key for one in emitted if not isinstance(one, SpawnJob)]))
 
-    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+    async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         await asyncio.sleep(0)
-        self.save_item_sync(key, value, rows)
+        self.save_item_sync(key, value, emitted)
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
         return []

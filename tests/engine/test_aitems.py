@@ -44,7 +44,7 @@ def test_rows_ride_with_their_item_also_with_runs_ahead() -> None:
     assert [(name, rows) for name, _, rows in port.saves] == [
         (str(n), [f'{{"n":{n}}}'] * 3) for n in (1, 2, 3)
     ]
-    assert ctx.take_rows() == []
+    assert ctx.take_emitted() == []
 
 
 def test_as_many_runs_go_on_as_asked_for() -> None:
@@ -104,7 +104,7 @@ def test_an_early_break_of_an_async_loop_loses_no_row() -> None:
     for saved in ({}, {"7": b'"x"'}):
         ctx = context(FakePort(saved), is_async=True)
         asyncio.run(stage(ctx))
-        assert [row.name for row in ctx.take_rows()] == ["texts", "summary"]
+        assert [row.name for row in ctx.take_emitted()] == ["texts", "summary"]
 
 
 def test_async_iterables_and_missing_run_work_too() -> None:

@@ -33,7 +33,7 @@ def test_an_item_is_saved_when_the_next_is_asked_for_with_the_rows_of_its_body()
         ['{"text":"page 8"}'],
         ['{"text":"page 9"}'],
     ]
-    assert ctx.take_rows() == []
+    assert ctx.take_emitted() == []
 
 
 def test_saved_items_return_without_running_and_their_rows_are_dropped() -> None:
@@ -54,7 +54,7 @@ def test_saved_items_return_without_running_and_their_rows_are_dropped() -> None
         texts.append(text)
     assert (texts, ran, restored) == (["saved 7", "page 8", "saved 9"], [8], [True, False, True])
     assert port.saves == [("8", b'"page 8"', ["{}", '{"text":"page 8"}'])]
-    assert ctx.take_rows() == []
+    assert ctx.take_emitted() == []
     assert not ctx.restored
 
 
@@ -67,7 +67,7 @@ def test_an_early_break_leaves_the_item_unsaved_and_its_rows_to_the_stage() -> N
             break
         ctx.emit(Row("summary"))
         assert port.saves == []
-        assert [row.name for row in ctx.take_rows()] == ["texts", "summary"]
+        assert [row.name for row in ctx.take_emitted()] == ["texts", "summary"]
 
 
 def test_an_error_in_run_or_body_saves_nothing_more() -> None:

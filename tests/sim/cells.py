@@ -13,8 +13,8 @@ from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.isolate import CellOverdue, Limits, NurseryLost
 from perdure.engine.pipeline import find_target
+from perdure.engine.result import Emitted
 from perdure.engine.stage_cell import Assignment, LocalFile, conclude, load
-from perdure.store.operations import EmittedRow
 from tests.sim.documents import in_cell
 from tests.sim.world import World
 
@@ -83,11 +83,11 @@ class CellPort:
     def saved_items(self) -> dict[str, bytes]:
         return self._items
 
-    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+    def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         raise AssertionError("stages here are async")
 
-    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
-        await self._on_message(pickle.dumps(("item", key, value, rows)))
+    async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
+        await self._on_message(pickle.dumps(("item", key, value, emitted)))
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
         raise AssertionError("stages here are async")

@@ -159,6 +159,9 @@ class Job:
         return self.generation > 1 or (self.claims > 1 and self.progress_ms is not None)
 
 
+#: When a job is due that waits for what it spawned: nobody knows, a sweep finds out.
+GATHERING_MS = 9_000_000_000_000_000
+
 #: Ends the name of a stage that is to run anew alone; those after it run where what they read has changed.
 ONLY = " only"
 

@@ -1,4 +1,4 @@
-"""What becomes of a job: pure `(job, result, now) → Done | Retry | Later | Hold | Dead`.
+"""What becomes of a job: pure `(job, result, now) → Done | Retry | Later | Hold | Gather | Dead`.
 
 The worker and the sweeper both decide here, so a document that dies with its worker ends exactly like one whose stage
 raised. Whoever decides writes the answer in one transaction guarded by the job's token.
@@ -121,6 +121,13 @@ class LaneDown:
 
 
 @frozen
+class Spawning:
+    """The next stage gathers what this document spawned, and not all of that has ended."""
+
+    stage: str
+
+
+@frozen
 class Unserved:
     """This worker does not know the job's pipeline or stage; another one may."""
 
@@ -128,7 +135,7 @@ class Unserved:
     reason: str
 
 
-Result = Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown | Unserved
+Result = Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown | Spawning | Unserved
 
 
 # --- outcomes: what is written ---------------------------------------------------------------
@@ -177,6 +184,15 @@ class Hold:
 
 
 @frozen
+class Gather:
+    """Wait, without a slot, until all that the document spawned has ended; the attempt is given back."""
+
+    why: str
+    failure: Failure | None = None
+    suspect: bool = False
+
+
+@frozen
 class Dead:
     """Set aside with its cause."""
 
@@ -186,7 +202,7 @@ class Dead:
     crashes: int = 0
 
 
-Outcome = Done | Retry | Later | Hold | Dead
+Outcome = Done | Retry | Later | Hold | Gather | Dead
 
 
 def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random) -> Outcome:
@@ -196,6 +212,8 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
             return Done()
         case LaneDown(stage=stage, lane=lane):
             return Hold(f"stage {stage} needs {lane}, which is down", suspect=job.suspect)
+        case Spawning(stage=stage):
+            return Gather(f"stage {stage} waits for all that the document spawned", suspect=job.suspect)
         case Unserved(reason=reason):
             return Hold(reason, suspect=job.suspect, aside=True)
         case Crashed(stage=stage, reason=reason, message=message, policy=policy):

@@ -14,10 +14,9 @@ from typing import Any, Protocol, TypeVar, overload
 from perdure.core.chunk import Connection
 from perdure.core.fingerprint import digest
 from perdure.engine.document import Document
-from perdure.engine.items import Items, Rows, each, item_running
-from perdure.engine.result import Row
+from perdure.engine.items import Items, Pending, each, item_running
+from perdure.engine.result import Emitted, Row, Spawn, SpawnDocument, SpawnJob
 from perdure.errors import LeaseLost, Permanent
-from perdure.store.operations import EmittedRow
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,11 +34,11 @@ class Port(Protocol):
         """What earlier attempts saved for this stage, loaded before it started."""
         ...
 
-    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+    def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         """Returns after the commit; for stages that are plain functions."""
         ...
 
-    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+    async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         """Returns after the commit; for stages that are coroutines."""
         ...
 
@@ -79,8 +78,8 @@ class Context:
         self._port = port
         self._input_hash = input_hash
         self._is_async = is_async
-        self._rows = Rows()
-        self._items = Items(port, self._rows, self.check)
+        self._pending = Pending()
+        self._items = Items(port, self._pending, self.check)
 
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -113,15 +112,20 @@ class Context:
         """The stage is getting on: the no-progress limit counts from now."""
         self._port.progress(done, total)
 
-    def emit(self, row: Row) -> None:
-        """Store the row: with the item whose loop body or `run` emits it, otherwise with the stage."""
-        if not isinstance(row, Row):
-            raise Permanent("row_invalid", f"emit takes a Row, not {type(row).__name__}")
-        self._rows.add(row.emitted())
+    def emit(self, one: Row | Spawn) -> None:
+        """Store the row, or spawn the job or child document: with the item whose loop body or `run` emits it,
+        otherwise with the stage."""
+        given: object = one
+        if not isinstance(given, Row | SpawnJob | SpawnDocument):
+            message = (
+                f"emit takes a Row, `pipeline.job(...)` or `pipeline.child(...)`, not {type(one).__name__}"
+            )
+            raise Permanent("row_invalid", message)
+        self._pending.add(one.emitted() if isinstance(one, Row) else one)
 
-    def take_rows(self) -> list[EmittedRow]:
-        """For the runner: rows that no item took, to be committed with the stage."""
-        return self._rows.take_all()
+    def take_emitted(self) -> list[Emitted]:
+        """For the runner: what no item took, to be committed with the stage."""
+        return self._pending.take_all()
 
     def idempotency_key(self, item: str | int | None = None, ordinal: int | None = None) -> str:
         """A key for a call to the outside that is the same in every attempt; inside `run` it names the item too."""

@@ -20,12 +20,12 @@ from perdure.engine.intake import keep
 from perdure.engine.isolate import CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
-from perdure.engine.result import Produced
-from perdure.engine.saving import item_fingerprint, items_since
+from perdure.engine.result import Emitted, Produced
+from perdure.engine.saving import item_fingerprint, items_since, told_apart
 from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
 from perdure.errors import LeaseLost
 from perdure.store.blobs import BlobCorrupt, BlobMissing
-from perdure.store.operations import EmittedRow, ItemOutput, Save
+from perdure.store.operations import ItemOutput, Save
 
 if TYPE_CHECKING:
     from perdure.engine.journey import Journey
@@ -41,11 +41,11 @@ ABANDON_S = 1.0
 
 @frozen
 class Ran:
-    """What a run gave: the produced output, the rows emitted on the way, and the output as the next stage is to see
+    """What a run gave: the produced output, what was emitted on the way, and the output as the next stage is to see
     it, where that is at hand and nobody else's."""
 
     produced: Produced
-    rows: list[EmittedRow]
+    emitted: list[Emitted]
     loaded: tuple[Any] | None = None
 
 
@@ -145,10 +145,10 @@ class Execution:
         arguments = stage.arguments(document, context, values, self.job.input)
 
         def finish(returned: Any) -> Ran:
-            produced, rows, value = conclude(stage, document, context, values, returned)
+            produced, emitted, value = conclude(stage, document, context, values, returned)
             # a reader of what has no type may want it as another one, a contract may have changed it
             own = stage.codec.type is not Any and not stage.contracts
-            return Ran(produced, rows, (value,) if own else None)
+            return Ran(produced, emitted, (value,) if own else None)
 
         try:
             if stage.is_async:
@@ -174,14 +174,14 @@ class Execution:
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
         answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)
-        produced, rows = pickle.loads(answer)
-        return Ran(produced, rows)
+        produced, emitted = pickle.loads(answer)
+        return Ran(produced, emitted)
 
     async def _asked(self, message: bytes) -> bytes:
         """A cell saves an item, looks for what is near, tells of progress, or of the requests it made."""
-        verb, key, value, rows = pickle.loads(message)
+        verb, key, value, emitted = pickle.loads(message)
         if verb == "item":
-            await self.save_item(key, value, rows)
+            await self.save_item(key, value, emitted)
         elif verb == "calls":
             made, self.work.probed, reports = value
             for name in reports.keys() & MESSENGERS.keys():
@@ -212,10 +212,10 @@ class Execution:
     def progress(self, done: float, total: float | None) -> None:
         self.progress_ms = monotonic_ms()
 
-    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
-        asyncio.run_coroutine_threadsafe(self.save_item(key, value, rows), self.loop).result()
+    def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
+        asyncio.run_coroutine_threadsafe(self.save_item(key, value, emitted), self.loop).result()
 
-    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
+    async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         """Durable when it returns; LeaseLost when the job is not ours any more."""
         if self.revoked:
             raise LeaseLost("the stage was given up")
@@ -223,6 +223,8 @@ class Execution:
         fingerprint = item_fingerprint(self.stage, self.input_hash)
         item = ItemOutput(self.stage.name, key, fingerprint, len(value), inline, blob)
         stage = self.stage
+        rows, spawned = told_apart(emitted)
+        documents, jobs = await self.runner.spawn(self.journey, spawned)
         save = Save(
             self.job,
             stage.name,
@@ -232,7 +234,9 @@ class Execution:
             ran=stage.name,
             fingerprint=fingerprint,
             items=(item,),
-            rows=tuple(rows),
+            rows=rows,
+            documents=documents,
+            jobs=jobs,
         )
         asked_ms = monotonic_ms()
         if not await self.runner.store.save(save):

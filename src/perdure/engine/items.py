@@ -1,7 +1,7 @@
 """The loops behind `ctx.items` and `ctx.aitems`: run an item, hand it out, save it when the next one is asked for.
 
-An item is saved only after the loop's body is through with it, so the rows the body emitted commit with the item.
-On a resume saved items are handed out without running, and the rows of their bodies, long committed, are dropped.
+An item is saved only after the loop's body is through with it, so what the body emitted commits with the item. On a
+resume saved items are handed out without running, and what their bodies emit, long committed, is dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.engine.annotations import return_type
 from perdure.engine.codec import Codec, clean
+from perdure.engine.result import Emitted
 from perdure.errors import InputInvalid, Permanent, PipelineInvalid, Unstorable
-from perdure.store.operations import EmittedRow
 
 if TYPE_CHECKING:
     from perdure.engine.context import Port
@@ -33,29 +33,29 @@ _END: Any = object()
 _DONE = b"null"  # what is saved for an item without `run`
 
 
-class Rows:
-    """Emitted rows that are not committed yet, kept apart by the item whose `run` emitted them."""
+class Pending:
+    """What was emitted and is not committed yet, kept apart by the item whose `run` emitted it."""
 
     def __init__(self) -> None:
-        self._pending: dict[str | None, list[EmittedRow]] = {}
+        self._pending: dict[str | None, list[Emitted]] = {}
 
-    def add(self, row: EmittedRow) -> None:
-        self._pending.setdefault(item_running.get(), []).append(row)
+    def add(self, one: Emitted) -> None:
+        self._pending.setdefault(item_running.get(), []).append(one)
 
     def mark(self) -> int:
-        """How many rows this loop's surroundings have emitted so far."""
+        """How much this loop's surroundings have emitted so far."""
         return len(self._pending.get(item_running.get(), ()))
 
     def drop_since(self, mark: int) -> None:
         del self._pending.get(item_running.get(), [])[mark:]
 
-    def take(self, key: str) -> list[EmittedRow]:
-        """The rows of this item's run, then those of the loop's body."""
+    def take(self, key: str) -> list[Emitted]:
+        """What this item's run emitted, then what the loop's body did."""
         return self._pending.pop(key, []) + self._pending.pop(item_running.get(), [])
 
-    def take_all(self) -> list[EmittedRow]:
+    def take_all(self) -> list[Emitted]:
         pending, self._pending = self._pending, {}
-        return [row for rows in pending.values() for row in rows]
+        return [one for emitted in pending.values() for one in emitted]
 
 
 class _Item(NamedTuple):
@@ -70,10 +70,10 @@ class _Item(NamedTuple):
 class Items:
     """The items of one run of a stage, over all its loops."""
 
-    def __init__(self, port: Port, rows: Rows, check: Callable[[], None]) -> None:
+    def __init__(self, port: Port, pending: Pending, check: Callable[[], None]) -> None:
         self.restored = False
         self._port = port
-        self._rows = rows
+        self._pending = pending
         self._check = check
         self._keys: set[str] = set()
 
@@ -83,13 +83,13 @@ class Items:
         for position, item in enumerate(items):
             known = self._known(item, position, key, run, codec)
             raw, value = (b"", known.value) if known.saved else self._run(known, run, codec)
-            mark, around, self.restored = self._rows.mark(), self.restored, known.saved
+            mark, around, self.restored = self._pending.mark(), self.restored, known.saved
             yield value
             self.restored = around
             if known.saved:
-                self._rows.drop_since(mark)
+                self._pending.drop_since(mark)
             else:
-                self._port.save_item_sync(known.key, raw, self._rows.take(known.key))
+                self._port.save_item_sync(known.key, raw, self._pending.take(known.key))
 
     async def aloop(
         self, items: AsyncIterator[Any], key: Key, run: Run, concurrency: int
@@ -114,13 +114,13 @@ class Items:
                 known, task = ahead[0]
                 raw, value = await task if task else (b"", known.value)
                 ahead.popleft()
-                mark, around, self.restored = self._rows.mark(), self.restored, known.saved
+                mark, around, self.restored = self._pending.mark(), self.restored, known.saved
                 yield known.item, value
                 self.restored = around
                 if known.saved:
-                    self._rows.drop_since(mark)
+                    self._pending.drop_since(mark)
                 else:
-                    await self._port.save_item(known.key, raw, self._rows.take(known.key))
+                    await self._port.save_item(known.key, raw, self._pending.take(known.key))
         finally:
             running = [task for _, task in ahead if task is not None]
             for task in running:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perdure.core.gathered import Gathered
 from perdure.core.model import Job
 from perdure.core.outcome import Outcome
 from perdure.core.scope import Work
@@ -35,6 +36,7 @@ class Journey:
     earlier: dict[str, SavedStage] = field(
         default_factory=dict
     )  # the newest that an earlier generation saved
+    gathered: Gathered | None = None  # for the stage that runs now
     file: Path | None = None
     folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far

@@ -18,7 +18,7 @@ from perdure.engine.address import find_pipeline, load_module, module_address, r
 from perdure.engine.document import Document
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
 from perdure.engine.stage import Stage, StageOptions, check_positive
-from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, PREVIOUS, RESERVED, STAGE, wire
+from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, RESERVED, STAGE, wire
 from perdure.errors import InputInvalid, PipelineInvalid, StageUnknown
 
 __all__ = ["Hook", "Pipeline", "Stage", "find", "find_target", "load_module", "module_address"]
@@ -41,7 +41,7 @@ class Pipeline:
     """
 
     _name_pattern: ClassVar[re.Pattern[str]] = NAME
-    _kinds: ClassVar[frozenset[str]] = frozenset({DOCUMENT, CONTEXT, STAGE, INPUT, PREVIOUS})
+    _kinds: ClassVar[frozenset[str]] = frozenset({DOCUMENT, CONTEXT, STAGE, INPUT, PREVIOUS, GATHERED})
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from perdure.core.events import AttemptEnded, DocumentDead, Events, JobRecovered
 from perdure.core.model import Job
-from perdure.core.outcome import Dead, Done, Hold, Later, Outcome, Result, Retry, outcome
+from perdure.core.outcome import Dead, Done, Gather, Hold, Later, Outcome, Result, Retry, outcome
 from perdure.store.base import Store
 from perdure.store.operations import Settle
 
@@ -50,7 +50,7 @@ def publish_end(
     delay_ms = ending.delay_ms if isinstance(ending, Retry | Later) else None
     failure = None if isinstance(ending, Done) else ending.failure
     why = "" if isinstance(ending, Done) else ending.why
-    names = {Done: "done", Later: "later", Hold: "hold", Dead: "dead"}
+    names = {Done: "done", Later: "later", Hold: "hold", Gather: "gather", Dead: "dead"}
     name = ending.word if isinstance(ending, Retry) else names[type(ending)]
     where = (
         job.id,

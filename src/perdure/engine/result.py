@@ -120,6 +120,8 @@ class SpawnDocument:
 
 
 Spawn = SpawnJob | SpawnDocument
+#: What a stage gives on its way, committed with the item or the stage that gives it.
+Emitted = EmittedRow | SpawnJob | SpawnDocument
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ is settled exactly once, or another worker owns it and we stop quietly.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
@@ -27,6 +29,7 @@ from perdure.core.outcome import (
     Overdue,
     Raised,
     Result,
+    Spawning,
     Stopped,
     Unserved,
     outcome,
@@ -41,10 +44,11 @@ from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.recovery import publish_end
+from perdure.engine.result import Spawn
 from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
-from perdure.engine.wiring import PREVIOUS
+from perdure.engine.wiring import GATHERED, PREVIOUS
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
@@ -187,6 +191,10 @@ class Runner:
                 return LaneDown(stage.name, stage.lane)
             if journey.stopping:
                 return self._stopped(journey)
+            if stage.gathers:
+                journey.gathered = await self.store.gathered(job)
+                if journey.gathered is None:
+                    return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following)
         return None if journey.settled else Finished()
@@ -201,6 +209,8 @@ class Runner:
         if stage.wants_previous and (before := journey.earlier.get(stage.name)) is not None:
             with suppress(Unreadable):
                 raws[PREVIOUS] = await self._load(before, stage.name)
+        if stage.gathers:
+            raws[GATHERED] = json.dumps(asdict(journey.gathered)).encode() if journey.gathered else b"null"
         try:
             ran = await Execution(self, journey, stage, input_hash, raws).run()
         except SavedUnreadable as unreadable:
@@ -209,13 +219,10 @@ class Runner:
             raise Unreadable(unreadable.stage) from None
         duration_ms = monotonic_ms() - journey.stage_started_ms
         output = await saving.stage_output(stage, ran.produced.output, input_hash, duration_ms, self.blobs)
-        collection = journey.document.collection
-        documents: tuple[NewDocument, ...] = ()
-        jobs: tuple[NewJob, ...] = ()
-        if spawned := ran.produced.spawn:
-            documents, jobs = await saving.children(spawned, job, collection, self.pipelines, self.blobs)
+        rows, spawned = saving.told_apart(ran.emitted)
+        rows += ran.produced.rows
+        documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
         next_stage = following or stage
-        rows = (*ran.rows, *ran.produced.rows)
         # it marks the rows, or tells apart those that an earlier claim left
         marked = rows or job.resumed
         save = Save(
@@ -250,7 +257,16 @@ class Runner:
         )
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
-            publish_end(self.events, job, Done(), stage.name, duration_ms, collection)
+            publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)
+
+    async def spawn(
+        self, journey: Journey, spawned: Sequence[Spawn]
+    ) -> tuple[tuple[NewDocument, ...], tuple[NewJob, ...]]:
+        """What a stage spawned, ready to be written with a save."""
+        if not spawned:
+            return (), ()
+        collection = journey.document.collection
+        return await saving.children(spawned, journey.job, collection, self.pipelines, self.blobs)
 
     async def _raw(self, journey: Journey, name: str) -> bytes:
         """The saved output of an earlier stage."""

@@ -16,10 +16,10 @@ from perdure.engine.address import find_pipeline
 from perdure.engine.document import Document
 from perdure.engine.intake import first_job, keep, with_limit
 from perdure.engine.pipeline import AnyStage, Pipeline
-from perdure.engine.result import Spawn, SpawnDocument
+from perdure.engine.result import Emitted, Spawn, SpawnDocument
 from perdure.errors import Permanent
 from perdure.store.blobs import Blobs
-from perdure.store.operations import NewDocument, NewJob, StageOutput
+from perdure.store.operations import EmittedRow, NewDocument, NewJob, StageOutput
 from perdure.store.records import SavedStage
 from perdure.store.text import checked
 
@@ -99,6 +99,12 @@ def as_saved(output: StageOutput, job: Job) -> SavedStage:
         o.stage, job.generation, o.version, o.input_hash, o.output_hash, o.inline, o.blob, o.model, 0, o.duration_ms,
         o.size,
     )  # fmt: skip
+
+
+def told_apart(emitted: Sequence[Emitted]) -> tuple[tuple[EmittedRow, ...], tuple[Spawn, ...]]:
+    """Rows, and what is spawned."""
+    rows = tuple(one for one in emitted if isinstance(one, EmittedRow))
+    return rows, tuple(one for one in emitted if not isinstance(one, EmittedRow))
 
 
 async def children(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
 from perdure.core.frozen import frozen
+from perdure.core.gathered import Gathered
 from perdure.core.lane import lane_of
 from perdure.core.model import Policy
 from perdure.core.outcome import Failure
@@ -19,7 +20,7 @@ from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.result import NAME, NAME_RULE, Produced, Result, chunk_set
-from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, INPUT, PREVIOUS, STAGE, Wiring, wire
+from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Stage(Generic[P, R]):
         self.reads = wiring.sources  # the stages that it or a contract of it reads
         self.wants_context = CONTEXT in wiring.inputs.values()
         self.wants_previous = PREVIOUS in wiring.inputs.values()
+        self.gathers = GATHERED in wiring.inputs.values()
         self.codec = Codec(wiring.output, f"what stage {self.name} gives")
         self._codecs: dict[str, Codec] = {}  # of what it reads
         self._check_options()
@@ -110,7 +112,7 @@ class Stage(Generic[P, R]):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Parameter → where its value comes from: document, context, stage, input, failure or previous."""
+        """Parameter → where its value comes from: document, context, stage, input, failure, previous or gathered."""
         return self.wiring.inputs
 
     @property
@@ -166,6 +168,8 @@ class Stage(Generic[P, R]):
     def _codec_of(self, parameter: str) -> Codec:
         if parameter == PREVIOUS:
             return self.codec
+        if parameter == GATHERED:
+            return Codec(Gathered, "what the document spawned")
         producer = self.pipeline.at(parameter)
         if producer is not None and producer.codec.type is not Any:
             return producer.codec
@@ -184,8 +188,8 @@ class Stage(Generic[P, R]):
                 given[name] = document
             elif kind == CONTEXT:
                 given[name] = context
-            elif kind == PREVIOUS:
-                given[name] = values.get(PREVIOUS)
+            elif kind in (PREVIOUS, GATHERED):
+                given[name] = values.get(kind)
             else:
                 given[name] = self._job_input(name, kind, job_input)
         return given

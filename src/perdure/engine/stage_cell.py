@@ -18,10 +18,9 @@ from perdure.core.scope import MESSENGERS, WORK, Work
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
-from perdure.engine.result import Produced
+from perdure.engine.result import Emitted, Produced
 from perdure.engine.wiring import PREVIOUS
 from perdure.errors import InputInvalid, PerdureError
-from perdure.store.operations import EmittedRow
 
 TARGET = "perdure.engine.stage_cell:run"
 PROGRESS_S = 0.5
@@ -84,7 +83,7 @@ class Assignment:
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Called in the cell: run the stage and give back (produced, rows)."""
+    """Called in the cell: run the stage and give back (produced, emitted)."""
     given: Assignment = pickle.loads(payload)
     try:
         stage = find_target(given.target)
@@ -102,8 +101,8 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         values = load(stage, given.raws, {})
         arguments = stage.arguments(document, context, values, given.input)
         returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
-        produced, rows, _ = conclude(stage, document, context, values, returned)
-        return pickle.dumps((produced, rows))
+        produced, emitted, _ = conclude(stage, document, context, values, returned)
+        return pickle.dumps((produced, emitted))
     finally:
         document.close()
         reports = {name: told for name, one in MESSENGERS.items() if (told := one.report()) is not None}
@@ -127,12 +126,12 @@ def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> 
 
 def conclude(
     stage: AnyStage, document: Document, context: Context | None, values: Mapping[str, Any], returned: Any
-) -> tuple[Produced, list[EmittedRow], Any]:
-    """What a finished stage gave, checked against its contracts: (produced, rows emitted on the way, its value)."""
+) -> tuple[Produced, list[Emitted], Any]:
+    """What a finished stage gave, checked against its contracts: (produced, emitted on the way, its value)."""
     produced, value = stage.collect(returned)
     if stage.contracts:
         stage.verify(document, {**values, stage.name: value})
-    return produced, context.take_rows() if context is not None else [], value
+    return produced, context.take_emitted() if context is not None else [], value
 
 
 class CellPort:
@@ -150,11 +149,11 @@ class CellPort:
     def saved_items(self) -> Mapping[str, bytes]:
         return self._items
 
-    def save_item_sync(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
-        self._ask(pickle.dumps(("item", key, value, rows)))
+    def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
+        self._ask(pickle.dumps(("item", key, value, emitted)))
 
-    async def save_item(self, key: str, value: bytes, rows: list[EmittedRow]) -> None:
-        self.save_item_sync(key, value, rows)
+    async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
+        self.save_item_sync(key, value, emitted)
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
         found: list[Connection] = pickle.loads(self._ask(pickle.dumps(("nearest", threshold, each, None))))

@@ -61,7 +61,7 @@ class Sweeper:
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
         swept = Swept()
-        for part in (self._recover, self._promote, self._lend, self._refill):
+        for part in (self._recover, self._gather, self._promote, self._lend, self._refill):
             try:
                 await part(swept)
             except Exception as error:
@@ -97,6 +97,9 @@ class Sweeper:
             if pruned < PROMOTE_BATCH:
                 return
         self._pruned_s = -1e9  # there is more: go on in the next sweep, others want their turn now
+
+    async def _gather(self, _: Swept) -> None:
+        await self.store.gather(PROMOTE_BATCH)
 
     async def _promote(self, swept: Swept) -> None:
         while (moved := await self.store.promote(Promote(PROMOTE_BATCH))) > 0:

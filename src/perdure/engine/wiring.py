@@ -15,18 +15,13 @@ from perdure.engine.document import Document
 from perdure.engine.result import Result
 from perdure.errors import PipelineInvalid
 
-DOCUMENT, CONTEXT, STAGE, INPUT, FAILURE, PREVIOUS = (
-    "document",
-    "context",
-    "stage",
-    "input",
-    "failure",
-    "previous",
-)
+DOCUMENT, CONTEXT, STAGE, INPUT, FAILURE = "document", "context", "stage", "input", "failure"
+PREVIOUS, GATHERED = "previous", "gathered"
 
 #: Parameter names with a meaning of their own; no stage may be called so.
 RESERVED = {
     "doc": DOCUMENT, "document": DOCUMENT, "ctx": CONTEXT, "input": INPUT, "failure": FAILURE, "previous": PREVIOUS,
+    "gathered": GATHERED,
 }  # fmt: skip
 
 
@@ -34,7 +29,7 @@ RESERVED = {
 class Wiring:
     """A function's parameters in order with where their values come from, and its types."""
 
-    inputs: dict[str, str]  # parameter → document | context | stage | input | failure | previous
+    inputs: dict[str, str]  # parameter → document | context | stage | input | failure | previous | gathered
     types: dict[str, Any]
     output: Any
     sources: tuple[str, ...]  # the stages it reads, in parameter order

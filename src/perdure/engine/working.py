@@ -25,6 +25,7 @@ from perdure.store.blobs import Blobs
 from perdure.store.sql_store import SqlStore
 
 IDLE_S = 0.05
+GATHER_BATCH = 500
 GARBAGE_S = 6 * 3600
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
@@ -156,7 +157,10 @@ class Working:
             )
             due_ms = tally.next_due_ms
             soon = due_ms is not None and due_ms <= await self.store.now_ms() + wait * 1000
-            if not ready and not soon and not self._worker.busy:
+            # what waits for others is made due by a sweep, which may not have come by
+            if ready or soon or self._worker.busy:
+                continue
+            if not await self.store.gather(GATHER_BATCH):
                 return
 
     async def summary(self, before: dict[str, int]) -> Summary:

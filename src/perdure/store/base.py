@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.frozen import frozen
+from perdure.core.gathered import Gathered
 from perdure.core.model import Job
 from perdure.store import records
 from perdure.store.operations import (
@@ -127,6 +128,12 @@ class Store(Protocol):
 
     async def lead(self) -> bool:
         """Become, or stay, the one sweeping leader."""
+
+    async def gather(self, limit: int) -> int:
+        """Make jobs due that waited for what they spawned, where all of that has ended; how many."""
+
+    async def gathered(self, job: Job) -> Gathered | None:
+        """What became of all that the job's document spawned; None while some of it has not ended."""
 
     async def neglected_ms(self) -> int:
         """For how long the oldest expired lease, due job or due probe has been waiting for a sweep; 0 if none has."""

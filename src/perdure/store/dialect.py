@@ -10,10 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from perdure.core.model import GATHERING_MS
 from perdure.core.words import Term
 from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
 
+#: A delay that stands for "until all that it spawned has ended".
+GATHERS = -1
 JOB_COLUMNS = (
     "j.id, j.org, j.key, j.document_id, j.pipeline, j.queue, "
     "CASE WHEN j.home IS NULL THEN j.lane ELSE j.home END, j.stage, j.token, j.generation, "
@@ -181,7 +184,8 @@ IN_SERVICE = (
 )
 SETTLE_SET = (
     "state = {r}state, stage = {r}stage, lane = {r}lane, token = NULL, worker = NULL, lease_until_ms = NULL, "
-    "run_at_ms = CAST($1 AS bigint) + {r}delay_ms, attempts = {r}attempts, postpones = {r}postpones, "
+    f"run_at_ms = CASE WHEN {{r}}delay_ms = {GATHERS} THEN {GATHERING_MS} ELSE CAST($1 AS bigint) + {{r}}delay_ms END, "
+    "attempts = {r}attempts, postpones = {r}postpones, "
     "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
     "suspect = {r}suspect, "
     "finished_ms = CASE WHEN {r}terminal THEN $1 END"
@@ -442,7 +446,8 @@ class Dialect(ABC):
     COUNT_JOBS = (
         "SELECT j.queue, CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
         "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' ELSE j.state END, "
-        "count(*), min(CASE WHEN j.state = 'waiting' AND NOT q.paused THEN j.run_at_ms END) "
+        "count(*), min(CASE WHEN j.state = 'waiting' AND NOT q.paused AND j.run_at_ms < "
+        f"{GATHERING_MS} THEN j.run_at_ms END) "
         "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
         "WHERE j.finished_ms IS NULL GROUP BY 1, 2"
     )
@@ -533,6 +538,28 @@ class Dialect(ABC):
     FENCE_SETTLE: str
     BEAT: str
     BEAT_HELD: str
+    #: Whether something that the document of job j spawned has not ended.
+    _SPAWNED = (
+        "EXISTS (SELECT 1 FROM document c WHERE c.org = j.org AND c.parent_id = j.document_id AND c.state = 'open') "
+        "OR EXISTS (SELECT 1 FROM job f WHERE f.org = j.org AND f.document_id = j.document_id AND f.id <> j.id "
+        "AND f.finished_ms IS NULL)"
+    )
+    GATHERED = (
+        "SELECT j.org, j.id FROM job j WHERE j.state = 'waiting' "
+        f"AND j.run_at_ms = {GATHERING_MS} AND NOT ({_SPAWNED}) LIMIT $1"
+    )
+    GATHER = (
+        "UPDATE job SET run_at_ms = $1 WHERE org = $2 AND id = $3 AND state = 'waiting' "
+        f"AND run_at_ms = {GATHERING_MS}"
+    )
+    SPAWNED = f"SELECT 1 FROM job j WHERE j.org = $1 AND j.id = $2 AND ({_SPAWNED})"
+    CHILDREN = (
+        "SELECT pipeline, state, count(*) FROM document WHERE org = $1 AND parent_id = $2 GROUP BY 1, 2"
+    )
+    FOLLOWED = (
+        "SELECT job_key, outcome FROM attempt WHERE org = $1 AND document_id = $2 AND generation = $3 "
+        "AND job_key <> 'doc-' || $2 AND outcome IN ('done', 'dead', 'cancelled')"
+    )
     DUE: str
     PROMOTE: str
     SLOT_ADD: str

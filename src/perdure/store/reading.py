@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from perdure.core.clock import Clock
+from perdure.core.gathered import Gathered
 from perdure.core.lane import needs_of
+from perdure.core.model import Job
 from perdure.errors import InputInvalid
 from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
@@ -81,6 +83,20 @@ class Reading:
     async def attempts(self, org: str, document_id: str) -> list[Attempt]:
         found = await self._rows(self.sql.ATTEMPTS, org, document_id)
         return [rows.attempt_record(row) for row in found]
+
+    async def gathered(self, job: Job) -> Gathered | None:
+        def steps() -> Steps[Gathered | None]:
+            if (yield Query(self.sql.SPAWNED, (job.org, job.id))):
+                return None
+            documents: dict[str, dict[str, int]] = {}
+            for pipeline, state, n in (yield Query(self.sql.CHILDREN, (job.org, job.document_id))):
+                documents.setdefault(pipeline, {})[state] = n
+            ended = yield Query(self.sql.FOLLOWED, (job.org, job.document_id, job.generation))
+            of_ours = f"-g{job.generation}"
+            jobs = {key.partition("/")[2].removesuffix(of_ours): outcome for key, outcome in ended}
+            return Gathered(documents, jobs)
+
+        return await self._read(steps)
 
     async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
         return [SavedStage(*row) for row in await self._rows(self.sql.SAVES, org, document_id, pipeline)]

@@ -6,10 +6,10 @@ import json
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
-from perdure.core.model import POLICY_HOOK, Job, Policy, State
-from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Retry, hold_delay_ms
+from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State
+from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
 from perdure.store.base import Row
-from perdure.store.dialect import DOCUMENT_COLUMNS, JOB_COLUMNS, WHY_DONE
+from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
     EmittedRow,
     ItemOutput,
@@ -48,9 +48,10 @@ def status(row: Row) -> Status:
     """A status from STATUS_COLUMNS; a pruned job leaves only what the document knows."""
     (id_, org, collection, pipeline, name, state, stage, generation, attempts, attempts_max, claims, suspect, degraded,
      run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by) = row  # fmt: skip
+    due_ms = None if run_at_ms == GATHERING_MS else run_at_ms
     return Status(
         id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
-        bool(suspect), bool(degraded), run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
+        bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
     )  # fmt: skip
 
 
@@ -116,6 +117,9 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
         case Hold(suspect=suspect):
             state = State.WAITING
             attempts, holds, delay_ms = attempts - 1, holds + 1, hold_delay_ms(holds)
+        case Gather(suspect=suspect):
+            state = State.WAITING
+            attempts, delay_ms = attempts - 1, GATHERS
         case _:
             assert_never(op.outcome)
     if state is State.QUEUED and j.limit_key is not None:
@@ -273,6 +277,8 @@ def _told(op: Settle) -> tuple[str, bool, int | None, str]:
             return "later", False, delay_ms, why
         case Hold(why=why):
             return "hold", False, None, why
+        case Gather(why=why):
+            return "gather", False, None, why
         case Dead(why=why, charged=charged):
             return "dead", charged, None, why
 

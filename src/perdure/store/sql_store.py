@@ -191,6 +191,19 @@ class SqlStore(Searching):
             self.wake_soon()
         return moved
 
+    async def gather(self, limit: int) -> int:
+        found = await self._rows(self.sql.GATHERED, limit)
+        if not found:
+            return 0
+
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            for org, id_ in sorted(found):
+                yield Query(self.sql.GATHER, (now, org, id_))
+
+        await self._write(steps)
+        return len(found)
+
     async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         return await self.driver.listen(heard)
 

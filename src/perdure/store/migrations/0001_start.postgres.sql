@@ -99,6 +99,7 @@ CREATE TABLE document (
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
 CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
+CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
 CREATE TABLE job (

@@ -1,0 +1,132 @@
+"""A stage that gathers waits, without a slot, until all that its document spawned has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure import Context, Document, Gathered, Perdure, Permanent, Pipeline, Result, Row
+from perdure.testing import drain, failing, recording, tick, trial
+
+archive, letters, tell = Pipeline("archive"), Pipeline("letters"), Pipeline("tell")
+splits: list[str] = []
+
+
+@letters.stage
+def read(doc: Document) -> int:
+    if doc.text == "bad":
+        raise Permanent("letter_bad")
+    return len(doc.text)
+
+
+@tell.stage
+def told() -> str:
+    return "told"
+
+
+def one(word: str) -> str:
+    splits.append(word)
+    return word
+
+
+@archive.stage
+def split(doc: Document, ctx: Context) -> int:
+    """Each letter becomes a child with the item that found it."""
+    n = 0
+    for word in ctx.items(doc.text.split(), run=one):
+        ctx.emit(letters.child(str(n), text=word, collection="letters"))
+        ctx.emit(Row("found", n=n, data=word))
+        n += 1
+    return n
+
+
+@archive.stage
+def count(doc: Document, split: int, gathered: Gathered) -> Result[dict[str, int]]:
+    states = gathered.documents.get("letters", {})
+    return Result({**states, "all": split}, spawn=[tell.job(doc)])
+
+
+@archive.stage
+def close(count: dict[str, int], gathered: Gathered) -> dict[str, str]:
+    return gathered.jobs
+
+
+@close.ensure
+def all_told(split: int, count: dict[str, int]) -> bool:
+    return count["all"] == split == count.get("done", 0) + count.get("dead", 0)
+
+
+APP = [archive, letters, tell]
+
+
+def test_it_runs_when_the_last_child_has_ended_well_or_not(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="one two bad four", pipeline=archive).id
+        assert tick(app) == 1  # the archive, which spawns four letters and waits
+        status = app.status(id_)
+        assert (status.state, status.stage, status.run_at_ms) == ("waiting", "count", None)
+        assert app.attempts(id_)[0].outcome == "gather"
+        summary = drain(app)
+        assert (summary.done, summary.dead, summary.next_due) == (4, 1, None)
+        assert app.output(id_, "count") == {"done": 3, "dead": 1, "all": 4}
+        assert app.output(id_, "close") == {"tell": "done"}
+        assert app.status(id_).attempts_made == 1  # waiting costs none
+
+
+def test_a_child_that_waits_keeps_it_waiting(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="one two", pipeline=archive).id
+        with failing(read, RuntimeError("not now"), RuntimeError("not now")):
+            tick(app)
+            for _ in range(3):
+                tick(app)
+            assert app.status(id_).stage == "count"
+            assert drain(app).done == 3
+        assert app.output(id_, "count") == {"done": 2, "all": 2}
+
+
+def test_what_an_item_spawned_is_there_once_after_a_retry(store_url: str) -> None:
+    splits.clear()
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="a b c d", pipeline=archive).id
+        real = archive.stages[0].fn
+
+        def broken(doc: Document, ctx: Context) -> int:
+            for n, word in enumerate(ctx.items(doc.text.split(), run=one)):
+                ctx.emit(letters.child(str(n), text=word, collection="letters"))
+                if n == 2:
+                    raise RuntimeError("in the middle")
+            return 0
+
+        archive.stages[0].fn = broken
+        try:
+            tick(app)
+        finally:
+            archive.stages[0].fn = real
+        assert len([d for d in app.documents() if d.pipeline == "letters"]) == 2
+        assert drain(app).done == 5
+        assert splits == ["a", "b", "c", "c", "d"]
+        assert app.output(id_, "count") == {"done": 4, "all": 4}
+
+
+def test_one_that_spawned_nothing_goes_on_at_once(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        events = recording(app)
+        id_ = app.add(text=" ", pipeline=archive).id
+        tick(app)
+        assert app.output(id_, "count") == {"all": 0}
+        assert events
+        assert drain(app).done == 1
+
+
+def test_real_time_and_idleness(store_url: str) -> None:
+    with Perdure(store_url, pipelines=APP) as app:
+        ids = [app.add(text=f"one two {n}", pipeline=archive).id for n in range(3)]
+        assert app.run_until_idle().done == 12
+        assert [app.output(id_, "close") for id_ in ids] == [{"tell": "done"}] * 3
+
+
+@pytest.mark.parametrize("states", [{}, {"letters": {"done": 2, "dead": 1}}])
+def test_counts(states: dict[str, dict[str, int]]) -> None:
+    gathered = Gathered(states, {"tell": "dead", "other": "done"})
+    assert gathered.count("done") == 1 + sum(s.get("done", 0) for s in states.values())
+    assert gathered.failed == 1 + sum(s.get("dead", 0) for s in states.values())
