@@ -24,6 +24,7 @@ from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
+from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
@@ -157,6 +158,13 @@ class Perdure:
         """
         asked = self.service.requeue(document_id, from_stage=from_stage, only=only, reason=reason, org=org)
         return self._call(asked)
+
+    def rerun(self, **options: Unpack[RerunOptions]) -> Rerun:
+        """Requeue every finished document of a pipeline that fits `where` from a stage on; how many there were.
+
+        rerun(pipeline="document", from_stage="embed", where={"model": "old"})
+        """
+        return self._call(self.service.rerun(**options))
 
     def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
         """End a document now; a worker that runs it is fenced: `cancelled`, or `refused: why`."""

@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +21,7 @@ from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
 from perdure.engine import intake
 from perdure.engine.isolate import Nursery
-from perdure.engine.pipeline import Pipeline
+from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.result import NAME, NAME_RULE
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
@@ -36,11 +36,12 @@ from perdure.errors import (
     StageUnknown,
     UsageError,
 )
+from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
 from perdure.settings import Settings
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
-from perdure.store.records import Attempt, DependencyRecord, Hit, Kpi, Status
+from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
 from perdure.store.text import checked
 
 log = logging.getLogger("perdure.search")
@@ -236,10 +237,7 @@ class AsyncPerdure(Working):
     async def output(self, document_id: str, stage: str, org: str | None = None) -> Any:
         status = await self.status(document_id, org)
         pipeline = self._pipeline(status.pipeline)
-        defined = pipeline.at(stage)
-        if defined is None:
-            known = ", ".join(s.name for s in pipeline.stages)
-            raise StageUnknown(f"pipeline {pipeline.name} has no stage {stage!r} (it has {known})")
+        defined = _stage(pipeline, stage)
         saves = [
             save
             for save in await self.store.saves(status.org, document_id, pipeline.name)
@@ -304,16 +302,40 @@ class AsyncPerdure(Working):
     ) -> str:  # fmt: skip
         status = await self.status(document_id, org)
         pipeline = self._pipeline(status.pipeline)
-        if from_stage is not None and pipeline.at(from_stage) is None:
-            known = ", ".join(s.name for s in pipeline.stages)
-            raise StageUnknown(f"pipeline {pipeline.name} has no stage {from_stage!r} (it has {known})")
-        job, document = intake.first_job(pipeline), await self.store.document(status.org, document_id)
+        if from_stage is not None:
+            _stage(pipeline, from_stage)
+        fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
+        return await self._requeue(status.org, document_id, pipeline, fresh, checked(reason, "the reason"))
+
+    async def _requeue(
+        self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str
+    ) -> str:
+        job, document = intake.first_job(pipeline), await self.store.document(org, document_id)
         if document is not None:
             key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
             job = replace(job, limit_key=key, limit_each=each)
-        why = checked(reason, "the reason")
-        fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
-        return await self.store.requeue(Requeue(status.org, document_id, job, fresh, _who(), why))
+        return await self.store.requeue(Requeue(org, document_id, job, fresh, _who(), reason))
+
+    async def rerun(self, **options: Unpack[RerunOptions]) -> Rerun:
+        return [found async for found in self.rerunning(**options)][-1]
+
+    async def rerunning(self, **options: Unpack[RerunOptions]) -> AsyncIterator[Rerun]:
+        """`rerun` page by page, for whoever shows how far it is or wants to stop it."""
+        pipeline = self._pipeline(options["pipeline"])
+        stage, conditions = _stage(pipeline, options["from_stage"]), Conditions(options["where"])
+        reason, limit = checked(options.get("reason", ""), "the reason"), options.get("limit")
+        if limit is not None and limit < 1:
+            raise InputInvalid(f"limit must be at least 1, not {limit}")
+
+        async def again(one: Checkpoint) -> str:
+            return await self._requeue(one.org, one.document_id, pipeline, stage.name, reason)
+
+        found = Rerun()
+        act = None if options.get("dry_run") else again
+        async for found in rerun(self.store, pipeline, stage, conditions, limit, act):
+            yield found
+        if "model" in conditions.saved and not found.found and not found.running:
+            raise no_such_model(conditions.saved["model"], pipeline, stage, found.models)
 
     async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
         why = checked(reason, "the reason")
@@ -358,6 +380,14 @@ class AsyncPerdure(Working):
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)
+
+
+def _stage(pipeline: Pipeline, name: str) -> AnyStage:
+    found = pipeline.at(name)
+    if found is None:
+        known = ", ".join(s.name for s in pipeline.stages)
+        raise StageUnknown(f"pipeline {pipeline.name} has no stage {name!r} (it has {known})")
+    return found
 
 
 def _dependency(name: str) -> str:

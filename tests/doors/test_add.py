@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from perdure.app import Perdure
-from perdure.cli.add import Answers, Asked, Stop, add_all, things
+from perdure.cli.add import Answers, Asked, add_all, things
 from perdure.cli.sources import PIECE_BYTES, found, spooled
+from perdure.cli.stop import Stop
 from perdure.pipelines.document import documents
 from perdure.testing import drain, trial
 from tests.doors.command import COMMAND, environment, perdure, refused, succeeded

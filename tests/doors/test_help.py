@@ -12,7 +12,7 @@ from perdure import __version__
 from perdure.cli import main
 from tests.doors.command import COMMAND, environment, perdure, refused, succeeded
 
-COMMANDS = ("worker", "migrate", "status", "demo", "version")
+COMMANDS = ("add", "worker", "migrate", "status", "rerun", "demo", "version")
 
 
 def test_help_is_quick(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,6 +146,13 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     assert not any("Sort" in step or "TEMP B-TREE" in step for step in plans["parked"]), plans["parked"]
 
 
+async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
+    await fill(world)
+    plan = await plan_of(world, Query(world.store.sql.CHECKPOINTS, ("o1", "d1", 1_000, "embed", "vectors")))
+    assert not any("Seq Scan" in step or "Sort" in step or "TEMP B-TREE" in step for step in plan), plan
+    assert not any(step.startswith(("SCAN document", "SCAN s", "SCAN w", "SCAN x")) for step in plan), plan
+
+
 def _literal(value: object) -> str:
     if isinstance(value, list):
         return "ARRAY[" + ", ".join(f"'{v}'" for v in value) + "]"

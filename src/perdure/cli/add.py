@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -24,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from perdure.cli.sources import Found, batches, found, own_files, prompt, shown, spooled, texts, valid
+from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
@@ -31,7 +30,6 @@ from perdure.service import AddOptions, AsyncPerdure
 
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 LINE_S = 5.0  # between lines of progress where there is no terminal
-STOPPED = 130
 
 
 @frozen
@@ -93,30 +91,6 @@ class Answers:
     @property
     def status(self) -> int:
         return 2 if self.counts["refused"] else 0
-
-
-class Stop:
-    """Whether somebody pressed Ctrl-C; who presses it twice does not want to wait."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self._task = asyncio.current_task()
-
-    def __call__(self) -> None:
-        if self.asked.is_set() and self._task is not None:
-            self._task.cancel()
-        self.asked.set()
-
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
 
 
 def things(app: AsyncPerdure, asked: Asked, directory: Path) -> Iterator[Found]:

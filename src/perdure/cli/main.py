@@ -5,11 +5,14 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.simulate import simulate
+
+if TYPE_CHECKING:
+    from perdure.service import AsyncPerdure
 
 app = typer.Typer(
     name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
@@ -59,6 +62,16 @@ def main() -> None:
 BUILTIN = "perdure.cli.builtin:app"
 
 
+def _service(target: str, store: str | None) -> AsyncPerdure:
+    """The app that is meant, over the store that is meant."""
+    from perdure.cli.target import load_app
+
+    service = load_app(target).service
+    if store is not None:
+        service.use(store)
+    return service
+
+
 @app.command()
 def add(
     what: Annotated[
@@ -78,13 +91,9 @@ def add(
 ) -> None:
     """Take documents in: one line for each with its id. What is refused keeps no other from being added."""
     from perdure.cli.add import Asked, run
-    from perdure.cli.target import load_app
 
-    service = load_app(target).service
-    if store is not None:
-        service.use(store)
     asked = Asked(pipeline, what or [], {"collection": collection, "org": org}, text, name, json, watch, work)
-    raise typer.Exit(run(service, asked))
+    raise typer.Exit(run(_service(target, store), asked))
 
 
 @app.command()
@@ -165,6 +174,35 @@ def search(
 
     hits = find(store, query, collection=collection, org=org, document=document, limit=limit)
     print(jsonlib.dumps({"hits": hits}, indent=2)) if json else show_hits(hits)
+
+
+@app.command()
+def rerun(
+    stage: Annotated[str, typer.Option("--from", metavar="STAGE", help="The stage to run again from.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Which: by model, version, collection, org or state (may be repeated: all must hold).",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "",
+    target: AppOption = BUILTIN,
+    pipeline: PipelineOption = "document",
+    store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run finished documents again from a stage on, such as those that another model embedded."""
+    from perdure.cli.rerun import conditions, run
+    from perdure.operate.rerun import RerunOptions
+
+    options = RerunOptions(
+        pipeline=pipeline, from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
+        reason=reason,
+    )  # fmt: skip
+    raise typer.Exit(run(_service(target, store), options, json))
 
 
 @app.command()

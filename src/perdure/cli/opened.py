@@ -11,11 +11,14 @@ from perdure.service import AsyncPerdure
 T = TypeVar("T")
 
 
-def opened(address: str | None, act: Callable[[AsyncPerdure], Awaitable[T]]) -> T:
-    """What `act` gives with an app over the store; store_unavailable where there is none, none is made."""
+def opened(
+    address: str | None, act: Callable[[AsyncPerdure], Awaitable[T]], given: AsyncPerdure | None = None
+) -> T:
+    """What `act` gives with an app over the store, or with one that is given; store_unavailable where there is no
+    store: none is made."""
 
     async def run() -> T:
-        app = AsyncPerdure(address)
+        app = given or AsyncPerdure(address)
         await app.store.open(create=False)
         try:
             return await act(app)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
-from typing import Protocol
 
 from perdure.cli.board import Screen, Seen, screen
 from perdure.cli.status import happened
+from perdure.cli.stop import STOPPED, Stop
 from perdure.cli.words import span
 from perdure.core.model import TERMINAL
 from perdure.service import AsyncPerdure
@@ -26,14 +26,7 @@ LOOK_MAX = 1_000  # documents that are asked for at a look, besides those that r
 WORKERS_S = 2.0
 #: With `--work`, what is held, or due only after this time, is left to a worker that stays.
 PATIENCE_MS = 60_000
-STOPPED = 130
 NOBODY = "nobody is working: start `perdure worker`"
-
-
-class Stopping(Protocol):
-    """Set once somebody does not want to look any longer."""
-
-    asked: asyncio.Event
 
 
 class Watched:
@@ -117,7 +110,7 @@ class Watched:
 
 
 async def follow(
-    app: AsyncPerdure, org: str, ids: Sequence[str], stop: Stopping, work: bool, as_json: bool
+    app: AsyncPerdure, org: str, ids: Sequence[str], stop: Stop, work: bool, as_json: bool
 ) -> int:
     """Show them until all have ended, and with `work` make them: 0 if all are done, 1 if not, 130 if it was stopped."""
     watched = Watched(app, org, ids)
@@ -135,7 +128,7 @@ async def follow(
     return STOPPED if stop.asked.is_set() else 1
 
 
-async def _show(watched: Watched, shown: Screen, stop: Stopping, working: asyncio.Task[None] | None) -> None:
+async def _show(watched: Watched, shown: Screen, stop: Stop, working: asyncio.Task[None] | None) -> None:
     loop = asyncio.get_running_loop()
     problem, asked_s = "", -WORKERS_S
     while True:
@@ -154,7 +147,7 @@ async def _show(watched: Watched, shown: Screen, stop: Stopping, working: asynci
             break
 
 
-async def _pause(stop: Stopping) -> bool:
+async def _pause(stop: Stop) -> bool:
     """Wait a moment; whether to go on."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LOOK_S):
@@ -162,7 +155,7 @@ async def _pause(stop: Stopping) -> bool:
     return not stop.asked.is_set()
 
 
-async def _end(app: AsyncPerdure, working: asyncio.Task[None], stop: Stopping) -> None:
+async def _end(app: AsyncPerdure, working: asyncio.Task[None], stop: Stop) -> None:
     """Let the worker finish what it can within its grace; whatever ended it is raised."""
     if stop.asked.is_set():
         print("perdure: stopping; press Ctrl-C again to stop at once", file=sys.stderr)

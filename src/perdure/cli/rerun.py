@@ -1,0 +1,85 @@
+"""`perdure rerun`: finished documents run again from a stage on.
+
+Ctrl-C ends it after the page under way; the same command goes on with those that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from perdure.cli.opened import opened
+from perdure.cli.stop import STOPPED, Stop
+from perdure.errors import InputInvalid
+from perdure.operate.rerun import KEYS, Rerun, RerunOptions
+from perdure.service import AsyncPerdure
+
+
+def conditions(where: Sequence[str]) -> dict[str, str]:
+    """`model=old` and the like."""
+    if not where:
+        raise InputInvalid(
+            f"say which documents: --where with {', '.join(KEYS)}; for all, --where state=done"
+        )
+    found: dict[str, str] = {}
+    for one in where:
+        name, sign, value = one.partition("=")
+        if not sign:
+            raise InputInvalid(f"--where takes NAME=VALUE, for example model=old, not {one!r}")
+        if name in found:
+            raise InputInvalid(
+                f"--where {name} is given twice; all conditions must hold, so ask once for each"
+            )
+        found[name] = value
+    return found
+
+
+def run(app: AsyncPerdure, options: RerunOptions, as_json: bool = False) -> int:
+    """The whole command; its exit status."""
+    stopped, found = opened(None, lambda app: _rerun(app, options), app)
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        print(_told(found, bool(options.get("dry_run"))))
+    if stopped:
+        print("perdure: stopped; the same command goes on with those that are left", file=sys.stderr)
+    return STOPPED if stopped else 0
+
+
+async def _rerun(app: AsyncPerdure, options: RerunOptions) -> tuple[bool, Rerun]:
+    stop, found = Stop(), Rerun()
+    with stop.on_signals(), _bar() as bar:
+        task: TaskID | None = None
+        async for found in app.rerunning(**options):
+            if task is None:  # asked for only now: a mistake is told without a bar
+                total = sum((await app.store.tally()).documents.values())
+                task = bar.add_task("looking at documents", total=total)
+            bar.update(task, completed=found.looked_at)
+            if stop.asked.is_set():
+                break
+    return stop.asked.is_set(), found
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with bar:
+        yield bar
+
+
+def _told(found: Rerun, dry_run: bool) -> str:
+    parts = [f"{found.found:,} found"]
+    parts.append("a dry run: nothing was requeued" if dry_run else f"{found.requeued:,} requeued")
+    parts += [f"{found.running:,} skipped: running"] if found.running else []
+    parts += [f"{found.refused:,} refused"] if found.refused else []
+    models = ", ".join(f"{name or '(none)'}: {n:,}" for name, n in sorted(found.models.items()))
+    return ", ".join(parts) + (f"\nsaved by {models}" if dry_run and models else "")
