@@ -23,6 +23,7 @@ ACCOUNTS = (
     "no blame",
     "retries",
     "all indexed",
+    "all read",
     "all found",
     "connections",
 )

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from perdure.core.chunk import Completeness
-from perdure.demo.accounts import accounts
+from perdure.demo.accounts import accounts, whole
 from perdure.demo.fleet import DemoWorker, Fleet
 from perdure.demo.play import Kill, Play
 from perdure.demo.server import Server
 from perdure.demo.shelf import BOOK, Book
 from perdure.demo.turnstile import FILE_VARIABLE, WORKER_VARIABLE, Read, counted, reads
+from perdure.pipelines.extract import Summary
 from perdure.store.records import Attempt, Status
 
 BOOKS = (
@@ -142,6 +143,12 @@ def test_an_answer_that_the_killed_worker_did_not_hear_is_no_broken_promise(play
 def test_a_request_that_history_does_not_know_is_found(play: Play) -> None:
     play.server.answers["busy.html"].insert(0, 503)
     assert broken(play) == {"retries"}
+
+
+def test_a_document_that_was_not_read_to_its_end_is_found() -> None:
+    read = {BOOK: Summary("", (), 9, "en", 5, 5, 0)}
+    assert whole(BOOKS, read).kept
+    assert not whole(BOOKS, {BOOK: Summary("", (), 9, "en", 4, 4, 0)}).kept
 
 
 @pytest.mark.parametrize("chunks", [Completeness(3, 2, 2), Completeness(3, 3, 2), Completeness(0, 0, 0)])

@@ -16,7 +16,9 @@ from perdure.demo.play import Kill, Play
 from perdure.demo.report import Report, next_steps, shown, written
 from perdure.demo.shelf import BOOK, books
 from perdure.demo.table import Signs, table
+from perdure.demo.turnstile import Read
 from perdure.demo.words import attempt_line, pages_named
+from perdure.pipelines.extract import Summary
 from perdure.store.records import Hit
 from tests.doors.test_demo_accounts import ATTEMPT, DONE, WORKER
 
@@ -56,7 +58,7 @@ def test_a_line_for_each_document_fits_into_80_columns(play: Play) -> None:
     lines = [" ".join(line.split()) for line in drawn(table(play, Signs()))]
     assert lines[0] == "document stage parts saved try state"
     assert lines[1] == f"{BOOK} ●◐○○○ extract ━━━━──── 19/38 1/3 running"
-    assert lines[2].startswith("queues.html ○○○○○ fetch 2/3 http_503, again in ")
+    assert lines[2].startswith("queues.html ○○○○○ fetch 2/3 again in ")
     assert lines[3] == "bomb.pdf ●✗○○○ extract 1/3 ✗ crashed:memory_exceeded"
     assert lines[4] == "three-journeys.epub ●●●●● 3/3 1/3 done after 2.3 s"
     assert "leases.md ○○○○○ fetch queued" in lines
@@ -100,10 +102,11 @@ def test_an_attempt_is_told_in_a_line(outcome: str, code: str | None, line: str)
 
 def test_the_report_says_what_was_not_kept(play: Play) -> None:
     play.kill = Kill(0.0, replace(WORKER, process=cast(Any, _Process())), (BOOK,), frozenset({1, 2}))
+    play.reads = [Read(1, BOOK, 1), Read(1, BOOK, 2), Read(2, BOOK, 2)]
     hit = Hit("d", "c", 0.1, "A light\nthat turns", "page=5", 5, BOOK)
     report = Report(
         saves={name: [] for name in play.ids},
-        words={"leases.md": 1_184},
+        summaries={"leases.md": Summary("Leases", (), 1_184, "en", 0, 4, 0)},
         answers=[Answer(QUESTIONS[0], hit, True), Answer(QUESTIONS[1], None, False)],
         links=[Link(Place("leases.md", "section=2"), Place(BOOK, "page=7"), 0.71)],
         accounts=[Account("nothing lost", True, "all there"), Account("all found", False, "one is not")],
@@ -112,6 +115,7 @@ def test_the_report_says_what_was_not_kept(play: Play) -> None:
     said = drawn(*written(play, report))
     assert "    things-that-last.pdf, page 5: A light that turns" in [line.rstrip() for line in said]
     assert any("nothing found" in line for line in said)
+    assert any(line.rstrip().endswith("pages 1-2 of 38; read again: page 2") for line in said)
     assert any(
         " ".join(line.split()) == "0.71 leases.md, section 2 and things-that-last.pdf, page 7"
         for line in said

@@ -7,10 +7,12 @@ was done twice. What an attempt is charged for is the document's own trouble, ne
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perdure.demo.play import FINISHED, Kill, Play
 from perdure.demo.shelf import Book
+from perdure.pipelines.extract import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +54,41 @@ def _as_expected(play: Play, book: Book) -> bool:
     return status.state == "done"
 
 
+def read_twice(play: Play) -> set[int]:
+    """Pages of the book that were read more than once."""
+    return {page for page, times in Counter(read.page for read in play.reads).items() if times > 1}
+
+
 def _saved_pages(play: Play) -> Account:
-    """What was saved before the kill was read by the killed worker, once, and by nobody after."""
+    """What was saved before the kill was read by the killed worker, and by nobody after."""
     name = "saved is saved"
     if play.kill is None:
         return Account(name, False, "no worker was killed")
-    saved, count = play.kill.saved, Counter(read.page for read in play.reads)
-    again = sorted(page for page in saved if count[page] != 1)
+    saved, read = play.kill.saved, {read.page for read in play.reads}
+    again = saved & read_twice(play)
     because = f"{len(saved)} pages were saved at the kill, {len(again)} of them read again"
-    return Account(name, bool(saved) and not again, because)
+    if not saved <= read:
+        because += f", but only {len(saved & read)} of them were seen being read"
+    return Account(name, bool(saved) and saved <= read and not again, because)
 
 
 def _pages(play: Play) -> Account:
-    count, wanted = Counter(read.page for read in play.reads), play.book.parts
-    twice = sorted(page for page, times in count.items() if times > 1)
+    count, wanted, twice = (
+        Counter(read.page for read in play.reads),
+        play.book.parts,
+        sorted(read_twice(play)),
+    )
     in_hand = _in_hand(play, play.kill) if play.kill else set()
-    once = set(count) == set(range(1, wanted + 1)) and all(count[page] == 2 for page in twice)
     because = f"{len(play.reads)} reads = {wanted} pages"
     if twice:
         because += f" + {len(twice)} in hand at the kill (page {', '.join(map(str, twice))})"
-    return Account("nothing twice", once and set(twice) <= in_hand and len(twice) <= 1, because)
+    kept = len(twice) <= 1 and in_hand.issuperset(twice) and len(play.reads) == wanted + len(twice)
+    if not kept or set(count) != set(range(1, wanted + 1)):
+        because = (
+            f"{len(play.reads)} reads of {len(count)} pages, there are {wanted}; twice: {twice or 'none'}"
+        )
+        return Account("nothing twice", False, because)
+    return Account("nothing twice", True, because)
 
 
 def _in_hand(play: Play, kill: Kill) -> set[int]:
@@ -124,3 +141,11 @@ async def _indexed(play: Play) -> Account:
             wrong.append(book.name)
     because = f"{chunks} chunks, each with its vector" if not wrong else f"incomplete: {', '.join(wrong)}"
     return Account("all indexed", not wrong, because)
+
+
+def whole(books: Iterable[Book], summaries: Mapping[str, Summary]) -> Account:
+    """Every part of what is done was read."""
+    wrong = [b.name for b in books if b.name in summaries and summaries[b.name].parts != b.parts]
+    parts, words = (sum(getattr(one, field) for one in summaries.values()) for field in ("parts", "words"))
+    because = f"{parts} pages, chapters and sections, {words:,} words"
+    return Account("all read", not wrong, because if not wrong else f"not whole: {', '.join(wrong)}")

@@ -87,7 +87,8 @@ async def _answer(play: Play, question: Question) -> Answer:
 def searched(found: list[Answer]) -> Account:
     """Whether each question was answered as it should be."""
     wrong = [answer.question.query for answer in found if not answer.right]
-    because = f"{len(found)} questions, each answered with the right passage"
+    asked = "1 question" if len(found) == 1 else f"{len(found)} questions, each"
+    because = f"{asked} answered with the right passage"
     return Account(
         "all found", not wrong, because if not wrong else f"not as it should be: {', '.join(wrong)}"
     )
@@ -108,8 +109,8 @@ async def links(play: Play) -> list[Link]:
 
 
 def connected(found: list[Link]) -> Account:
-    """Whether the letter from a lighthouse was connected with the pages on lighthouses; never without meaning."""
+    """Whether the letter from a lighthouse was connected with the pages on lighthouses."""
     pairs = {frozenset((link.one.document, link.other.document)) for link in found}
-    right = frozenset(CONNECTED) in pairs if knows_meaning() else True
+    right = frozenset(CONNECTED) in pairs
     because = f"{len(found)} between passages of different documents"
     return Account("connections", right, because if right else f"none between {' and '.join(CONNECTED)}")

@@ -199,9 +199,11 @@ class Play:
         again = [read for read in self.reads if read.worker != kill.worker.number]
         if again:
             self.resumed_s = time.monotonic() - kill.at_s
+            repeated = {read.page for read in again} & kill.saved
+            so = "none is read again" if not repeated else f"and yet {pages_named(repeated)} read again"
             self.audience.tell(
                 f"{BOOK}: worker {again[0].worker} goes on with page {again[0].page}, {self.resumed_s:.1f} s after "
-                f"the kill: {pages_named(kill.saved)} were saved, none is read again"
+                f"the kill: {pages_named(kill.saved)} were saved, {so}"
             )
 
     async def _saved_pages(self) -> frozenset[int]:

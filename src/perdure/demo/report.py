@@ -13,11 +13,12 @@ from rich.text import Text
 
 from perdure.cli.status import attempt_facts, happened
 from perdure.cli.words import span
-from perdure.demo.accounts import Account, accounts
+from perdure.demo.accounts import Account, accounts, read_twice, whole
 from perdure.demo.findings import Answer, Link, answers, connected, knows_meaning, links, searched
 from perdure.demo.play import Kill, Play
 from perdure.demo.shelf import BOOK, Book
 from perdure.demo.words import pages_named
+from perdure.pipelines.extract import Summary
 from perdure.store.records import SavedStage
 
 LINKS_SHOWN = 3
@@ -28,7 +29,7 @@ class Report:
     """Everything there is to say, gathered while the store is open."""
 
     saves: dict[str, list[SavedStage]]
-    words: dict[str, int]
+    summaries: dict[str, Summary]  # of what is done
     answers: list[Answer]
     links: list[Link]
     accounts: list[Account]
@@ -40,15 +41,16 @@ class Report:
 
 async def gather(play: Play) -> Report:
     """Look everything up, and check it."""
-    saves, counted = {}, {}
+    saves, summaries = {}, {}
     for book in play.books:
         id_ = play.ids[book.name]
         saves[book.name] = await play.app.store.saves(play.org, id_, play.statuses[book.name].pipeline)
         if play.statuses[book.name].state == "done":
-            counted[book.name] = (await play.app.output(id_, "extract", play.org)).summary.words
+            summaries[book.name] = (await play.app.output(id_, "extract", play.org)).summary
     found = await answers(play)
     near = await links(play)
-    return Report(saves, counted, found, near, [*await accounts(play), searched(found), connected(near)])
+    checked = [*await accounts(play), whole(play.books, summaries), searched(found)]
+    return Report(saves, summaries, found, near, [*checked, connected(near)] if knows_meaning() else checked)
 
 
 def written(play: Play, report: Report) -> list[RenderableType]:
@@ -57,7 +59,7 @@ def written(play: Play, report: Report) -> list[RenderableType]:
     of_each = ", ".join(f"{number} {state}" for state, number in counts.most_common())
     parts = [
         _part(f"{len(play.books)} documents: {of_each}", _documents(play, report)),
-        _part("Killed in the middle", *_killed(play, play.kill)) if play.kill else Text(),
+        _part("Killed in the middle", _killed(play, play.kill)) if play.kill else Text(),
         *(_part(f"Tried again: {book.name}", _history(play, book)) for book in play.books if book.busy),
         _part("Set aside, with the reason", _dead(play)),
         _part("Search", *_search(report)),
@@ -101,35 +103,32 @@ def _documents(play: Play, report: Report) -> Table:
             title, justify="left" if title in ("document", "state", "parts") else "right", no_wrap=True
         )
     for book in play.books:
-        status, done = play.statuses[book.name], book.name in report.words
-        parts = f"{book.parts} {book.word}{'s' if book.parts > 1 else ''}" if done else ""
+        status, found = play.statuses[book.name], report.summaries.get(book.name)
         table.add_row(
             book.name,
-            Text(status.state, style="green" if done else "red"),
+            Text(status.state, style="green" if found else "red"),
             str(status.attempts_made),
-            parts,
-            f"{report.words[book.name]:,}" if done else "",
-            span(sum(save.duration_ms for save in report.saves[book.name])) if done else "",
+            f"{found.parts} {book.word}{'s' if found.parts != 1 else ''}" if found else "",
+            f"{found.words:,}" if found else "",
+            span(sum(save.duration_ms for save in report.saves[book.name])) if found else "",
             span((status.finished_ms or status.created_ms) - status.created_ms),
         )
     return table
 
 
-def _killed(play: Play, kill: Kill) -> list[RenderableType]:
+def _killed(play: Play, kill: Kill) -> Table:
     later = f"{play.resumed_s:.1f} s later" if play.resumed_s is not None else "later"
-    reads = Counter(read.page for read in play.reads)
-    again = sorted(page for page in reads if reads[page] > 1)
-    twice = f"page {again[0]}, which was in hand, twice" if len(again) == 1 else "no page twice"
+    whom = f"worker {kill.worker.number} (pid {kill.worker.pid})"
     others = ", ".join(name for name in kill.in_hand if name != BOOK)
+    twice = read_twice(play)
+    named = f"{pages_named(twice)} twice" if twice else "no page twice"
+    again = pages_named(twice & kill.saved) if twice & kill.saved else "none of them"
     rows = [
-        (
-            "killed",
-            f"worker {kill.worker.number} (pid {kill.worker.pid}) with kill -9, in the middle of {BOOK}",
-        ),
-        ("saved", f"{pages_named(kill.saved)} of {play.book.parts}; none of them was read again"),
-        ("resumed", f"by the next worker, {later}; {len(play.reads)} reads in all, {twice}"),
+        ("killed", f"{whom} with kill -9, in the middle of {BOOK}"),
+        ("saved", f"{pages_named(kill.saved)} of {play.book.parts}; read again: {again}"),
+        ("resumed", f"by the next worker, {later}; {len(play.reads)} reads in all, {named}"),
     ]
-    return [_rows(*rows, *([("also in hand", f"{others}; taken up where they were")] if others else []))]
+    return _rows(*rows, *([("also in hand", f"{others}; taken up again")] if others else []))
 
 
 def _history(play: Play, book: Book) -> Table:
@@ -149,8 +148,9 @@ def _dead(play: Play) -> Table:
     rows = []
     for book in play.books:
         attempts = play.attempts.get(book.name)
-        if book.dead and attempts:
-            rows.append((book.name, f"{book.about}; {happened(attempt_facts(attempts[-1]))}"))
+        if play.statuses[book.name].state == "dead" and attempts:
+            why = happened(attempt_facts(attempts[-1]))
+            rows.append((book.name, f"{book.about}; {why}" if book.about else why))
     return _rows(*rows)
 
 

@@ -98,7 +98,7 @@ def state(play: Play, status: Status, signs: Signs) -> Text:
             left_s = max(0.0, status.run_at_ms / 1000 - time.time())
             last = play.attempts.get(status.name, [])[-1:]
             code = last[0].error_code if last else "put off"
-            return Text(f"{code}, again in {left_s:.1f} s", style="yellow")
+            return Text(f"again in {left_s:.1f} s, {code}", style="yellow")
         case "running":
             return Text("running", style="bold")
         case other:
