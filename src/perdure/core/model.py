@@ -156,7 +156,7 @@ class Job:
     @property
     def resumed(self) -> bool:
         """Whether something may have been saved by an earlier claim."""
-        return self.generation > 1 or (self.claims > 1 and self.progress_ms is not None)
+        return self.generation > 1 or (self.claims > 1 and self.progress_ms is not None) or repairs(self.key)
 
 
 #: When a job is due that waits for what it spawned: nobody knows, a sweep finds out.
@@ -164,6 +164,15 @@ GATHERING_MS = 9_000_000_000_000_000
 
 #: Ends the name of a stage that is to run anew alone; those after it run where what they read has changed.
 ONLY = " only"
+
+
+#: Begins the name of a follow-up job that does properly what a stage did by its fallback.
+REPAIR = "repair-"
+
+
+def repairs(key: str) -> bool:
+    """Whether the job of this key repairs a document."""
+    return key.partition("/")[2].startswith(REPAIR)
 
 
 def job_key(document_id: str, name: str | None = None) -> str:

@@ -36,6 +36,7 @@ class Journey:
     earlier: dict[str, SavedStage] = field(
         default_factory=dict
     )  # the newest that an earlier generation saved
+    degraded: frozenset[str] = frozenset()  # stages that fell back in this generation
     gathered: Gathered | None = None  # for the stage that runs now
     file: Path | None = None
     folder: Path | None = None  # of a copy that is ours to remove

@@ -28,7 +28,7 @@ R = TypeVar("R")
 AnyStage = Stage[..., Any]
 
 #: Hooks and later generations put these words into the keys of follow-up jobs.
-_TAKEN = re.compile(r"on_(dead|done)|.*-g\d+")
+_TAKEN = re.compile(r"on_(dead|done)|.*-g\d+|repair-.*|.*-repaired")
 KEY_LENGTH_MAX = 500
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
 from perdure.core.lane import lane_of
+from perdure.core.model import repairs
 from perdure.core.outcome import (
     Crashed,
     Dead,
@@ -36,9 +37,9 @@ from perdure.core.outcome import (
     telling,
 )
 from perdure.core.scope import MESSENGERS
-from perdure.engine import saving
+from perdure.engine import fallback, saving
 from perdure.engine.document import Document
-from perdure.engine.execution import Execution
+from perdure.engine.execution import Execution, Ran
 from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
@@ -136,6 +137,7 @@ class Runner:
                 saves = await self.store.saves(job.org, job.document_id, job.pipeline)
                 journey.saved = saving.usable(saves, job, pipeline)
                 journey.earlier = saving.earlier(saves, job, pipeline)
+                journey.degraded = saving.degraded(saves, job)
             await self._fetch(journey, claimed.document)
             while True:
                 try:
@@ -178,7 +180,8 @@ class Runner:
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
         job = journey.job
         for number, stage in enumerate(pipeline.stages):
-            journey.stage, journey.lane = stage.name, stage.lane
+            away: DependencyDown | None = None
+            journey.stage, journey.lane = stage.name, fallback.lane(stage, job)
             input_hash = saving.input_hash(journey.document, job, stage, journey.hashes)
             found = journey.saved.get(stage.name)
             if found and stage.name not in journey.ignored and saving.matches(found, stage, input_hash):
@@ -188,7 +191,9 @@ class Runner:
                 )
                 continue
             if self.down and journey.probe not in stage.needs and await self._away(stage):
-                return LaneDown(stage.name, stage.lane)
+                if not fallback.falls_back(stage, job):
+                    return LaneDown(stage.name, journey.lane)
+                away = DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
             if journey.stopping:
                 return self._stopped(journey)
             if stage.gathers:
@@ -196,13 +201,19 @@ class Runner:
                 if journey.gathered is None:
                     return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
-            await self._step(journey, stage, input_hash, following)
+            await self._step(journey, stage, input_hash, following, away)
         return None if journey.settled else Finished()
 
     async def _step(
-        self, journey: Journey, stage: AnyStage, input_hash: str, following: AnyStage | None
+        self,
+        journey: Journey,
+        stage: AnyStage,
+        input_hash: str,
+        following: AnyStage | None,
+        away: DependencyDown | None = None,
     ) -> None:
-        """Run one stage and save it; the last one is saved and settled in one."""
+        """Run one stage, or its fallback if what it needs is `away`, and save it; the last one is saved and settled
+        in one."""
         job = journey.job
         journey.stage_started_ms = monotonic_ms()
         raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
@@ -211,25 +222,24 @@ class Runner:
                 raws[PREVIOUS] = await self._load(before, stage.name)
         if stage.gathers:
             raws[GATHERED] = json.dumps(asdict(journey.gathered)).encode() if journey.gathered else b"null"
-        try:
-            ran = await Execution(self, journey, stage, input_hash, raws).run()
-        except SavedUnreadable as unreadable:
-            if any(made.stage == unreadable.stage for made in journey.outputs):
-                raise  # saved by this very claim: to run it again would change nothing
-            raise Unreadable(unreadable.stage) from None
+        ran, degraded = await self._ran(journey, stage, input_hash, raws, away)
         duration_ms = monotonic_ms() - journey.stage_started_ms
-        output = await saving.stage_output(stage, ran.produced.output, input_hash, duration_ms, self.blobs)
+        output = await saving.stage_output(
+            stage, ran.produced.output, input_hash, duration_ms, self.blobs, degraded
+        )
         rows, spawned = saving.told_apart(ran.emitted)
         rows += ran.produced.rows
         documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
+        if degraded:
+            jobs += (saving.repair(job, stage),)
         next_stage = following or stage
         # it marks the rows, or tells apart those that an earlier claim left
         marked = rows or job.resumed
         save = Save(
-            job, next_stage.name, next_stage.lane, next_stage.lease_ms, suspect=job.crashes > 0, ran=stage.name,
-            fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
-            rows=rows, documents=documents, jobs=jobs, sql=ran.produced.sql, chunks=ran.produced.chunks,
-            connections=ran.produced.connections,
+            job, next_stage.name, fallback.lane(next_stage, job), next_stage.lease_ms, suspect=job.crashes > 0,
+            ran=stage.name, fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
+            repairs=repairs(job.key) and stage.name in journey.degraded, rows=rows, documents=documents, jobs=jobs,
+            sql=ran.produced.sql, chunks=ran.produced.chunks, connections=ran.produced.connections,
         )  # fmt: skip
         if following is None:
             journey.leave(journey)
@@ -240,7 +250,7 @@ class Runner:
                 kept = await self.store.save(save)
             except asyncio.CancelledError:
                 # it is on its way, and written before whatever ends the claim
-                journey.stage, journey.lane = next_stage.name, next_stage.lane
+                journey.stage, journey.lane = next_stage.name, fallback.lane(next_stage, job)
                 raise
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
@@ -258,6 +268,31 @@ class Runner:
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
             publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)
+
+    async def _ran(
+        self,
+        journey: Journey,
+        stage: AnyStage,
+        input_hash: str,
+        raws: Mapping[str, bytes],
+        away: DependencyDown | None,
+    ) -> tuple[Ran, bool]:
+        """What the stage gave, or its fallback, and whether it was that."""
+        try:
+            if away is not None:
+                raise away
+            return await Execution(self, journey, stage, input_hash, raws).run(), False
+        except SavedUnreadable as unreadable:
+            if any(made.stage == unreadable.stage for made in journey.outputs):
+                raise  # saved by this very claim: to run it again would change nothing
+            raise Unreadable(unreadable.stage) from None
+        except Exception as error:
+            if not fallback.degrades(stage, journey.job, error):
+                raise
+            if isinstance(told := telling(error), DependencyDown):
+                await self._held(journey, stage, told)  # or nobody would know that the service is away
+                journey.lane = stage.lane
+            return await fallback.stand_in(self.threads, journey, stage, raws, error), True
 
     async def spawn(
         self, journey: Journey, spawned: Sequence[Spawn]

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perdure.core.fingerprint import digest
-from perdure.core.model import ONLY, Job
+from perdure.core.lane import lane_of
+from perdure.core.model import ONLY, REPAIR, Job, repairs
 from perdure.engine.address import find_pipeline
 from perdure.engine.document import Document
 from perdure.engine.intake import first_job, keep, with_limit
@@ -22,6 +23,9 @@ from perdure.store.blobs import Blobs
 from perdure.store.operations import EmittedRow, NewDocument, NewJob, StageOutput
 from perdure.store.records import SavedStage
 from perdure.store.text import checked
+
+#: A repair is more patient than the document it repairs.
+REPAIR_ATTEMPTS, REPAIR_CAP_MS, REPAIR_DELAY_MS = 10, 3_600_000, 1_000
 
 
 def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
@@ -35,7 +39,9 @@ def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[st
     for stage in pipeline.stages:
         begins, only = begins_fresh(job, stage)
         known = newest.get(stage.name) or newest.get(stage.was or "")
-        if known is not None and (not (fresh or begins) or known.generation == job.generation):
+        if known is None or (known.degraded and (repairs(job.key) or known.generation < job.generation)):
+            continue
+        if not (fresh or begins) or known.generation == job.generation:
             found[stage.name] = known
         fresh = fresh or (begins and not only)
     return found
@@ -47,6 +53,11 @@ def earlier(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[s
     newest = {save.stage: save for save in sorted(before, key=lambda save: save.generation)}
     found = {stage.name: newest.get(stage.name) or newest.get(stage.was or "") for stage in pipeline.stages}
     return {name: save for name, save in found.items() if save is not None}
+
+
+def degraded(saves: Iterable[SavedStage], job: Job) -> frozenset[str]:
+    """Stages that fell back in this generation."""
+    return frozenset(save.stage for save in saves if save.degraded and save.generation == job.generation)
 
 
 def begins_fresh(job: Job, stage: AnyStage) -> tuple[bool, bool]:
@@ -82,13 +93,13 @@ def item_fingerprint(stage: AnyStage, input_hash: str) -> str:
 
 
 async def stage_output(
-    stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs
+    stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs, degraded: bool = False
 ) -> StageOutput:
     """The output as the store takes it; a large one is a blob by the time this returns."""
     inline, blob = await keep(output, blobs)
     return StageOutput(
         stage.name, stage.version, input_hash, hashlib.sha256(output).hexdigest(), len(output), inline, blob,
-        stage.model_name(), duration_ms,
+        stage.model_name(), duration_ms, degraded,
     )  # fmt: skip
 
 
@@ -97,7 +108,7 @@ def as_saved(output: StageOutput, job: Job) -> SavedStage:
     o = output
     return SavedStage(
         o.stage, job.generation, o.version, o.input_hash, o.output_hash, o.inline, o.blob, o.model, 0, o.duration_ms,
-        o.size,
+        o.size, o.degraded,
     )  # fmt: skip
 
 
@@ -105,6 +116,15 @@ def told_apart(emitted: Sequence[Emitted]) -> tuple[tuple[EmittedRow, ...], tupl
     """Rows, and what is spawned."""
     rows = tuple(one for one in emitted if isinstance(one, EmittedRow))
     return rows, tuple(one for one in emitted if not isinstance(one, EmittedRow))
+
+
+def repair(job: Job, stage: AnyStage) -> NewJob:
+    """A follow-up that runs the stage, and what depends on it, again; held while a service that it needs is down."""
+    return NewJob(
+        job.pipeline, job.queue, stage.name, lane_of(stage.needs), name=f"{REPAIR}{job.pipeline}",
+        delay_ms=REPAIR_DELAY_MS, policy=replace(job.policy, attempts=REPAIR_ATTEMPTS, cap_ms=REPAIR_CAP_MS),
+        input=job.input, lease_ms=stage.lease_ms,
+    )  # fmt: skip
 
 
 async def children(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = TypeVar("Check", bound=Callable[..., bool])
+Fall = TypeVar("Fall", bound=Callable[..., Any])
 
 
 class StageOptions(TypedDict, total=False):
@@ -56,6 +57,15 @@ class Contract:
     name: str
     check: Callable[..., bool]
     wiring: Wiring
+
+
+@frozen
+class Fallback:
+    """What stands in for a stage that cannot be had."""
+
+    fn: Callable[..., Any]
+    wiring: Wiring
+    is_async: bool
 
 
 class Stage(Generic[P, R]):
@@ -95,6 +105,7 @@ class Stage(Generic[P, R]):
         self.lane = lane_of(self.needs)
         self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model
         self.contracts: list[Contract] = []
+        self.substitute: Fallback | None = None
         self.reads = wiring.sources  # the stages that it or a contract of it reads
         self.wants_context = CONTEXT in wiring.inputs.values()
         self.wants_previous = PREVIOUS in wiring.inputs.values()
@@ -157,6 +168,41 @@ class Stage(Generic[P, R]):
         self.contracts.append(Contract(name, check, wiring))
         self.reads = (*self.sources, *sorted(self.contract_sources - set(self.sources)))
         return check
+
+    def fallback(self, fn: Fall) -> Fall:
+        """What the stage gives when the service it needs is down or its last attempt has failed: the document goes on,
+        `degraded`, and a job of its own runs the stage again when the service is back. (doc, failure, earlier stages)
+
+        A document is never held for a stage that has one.
+        """
+        owner = f"fallback {getattr(fn, '__name__', fn)} of stage {self.name}"
+        if self.substitute is not None:
+            raise PipelineInvalid(f"stage {self.name} has a fallback already")
+        outputs = {
+            name: kind for name, kind in self.pipeline.outputs_until(self).items() if name != self.name
+        }
+        kinds = frozenset({DOCUMENT, STAGE, INPUT, FAILURE})
+        wiring = wire(owner, fn, outputs, kinds, sys._getframe(1).f_locals)
+        if strange := set(wiring.sources) - set(self.sources):
+            raise PipelineInvalid(f"{owner} reads {', '.join(sorted(strange))}, which the stage does not")
+        self.substitute = Fallback(fn, wiring, inspect.iscoroutinefunction(fn))
+        self.lane = ""
+        return fn
+
+    def stand_in(
+        self, document: Document, values: Mapping[str, Any], job_input: bytes | None, failure: Failure
+    ) -> Callable[[], Any]:
+        """The fallback, ready to be called."""
+        assert self.substitute is not None
+        given: dict[str, Any] = {}
+        for name, kind in self.substitute.wiring.inputs.items():
+            if kind == INPUT:
+                given[name] = Codec(self.substitute.wiring.types[name], "the input").decode(
+                    job_input or b"{}"
+                )
+            else:
+                given[name] = {DOCUMENT: document, FAILURE: failure}.get(kind) or values[name]
+        return functools.partial(self.substitute.fn, **given)
 
     def load(self, parameter: str, raw: bytes) -> Any:
         """The saved output of the stage `parameter`, as this stage (or a contract of it) wants it: InputInvalid."""

@@ -124,6 +124,8 @@ class Flush:
         sql, now_ms = self.sql, self.now_ms
         if outputs := [rows.saved(s.job, s.output, now_ms) for s in saves if s.output]:
             yield Query(sql.SAVED_ADD, rows=outputs)
+        for save in saves:
+            yield from self.degraded(save)
         # one statement must not touch one row twice; of each key the last one written wins
         items = {rows.item_key(s.job, item): rows.item(s.job, item) for s in saves for item in s.items}
         if items:
@@ -142,6 +144,13 @@ class Flush:
                 self.entries.append(entering.follow_up(save.job, job))
             for statement, params in save.sql:
                 yield Query(statement, params)
+
+    def degraded(self, save: Save) -> Steps[None]:
+        """Mark a document whose stage fell back, and take the mark away when that has been made good."""
+        if save.output is None or not (save.output.degraded or save.repairs):
+            return
+        yield Query(self.sql.DOCUMENT_DEGRADED, (save.job.org, save.job.document_id))
+        yield Query(self.sql.TALLY_ADD, ("degraded" if save.output.degraded else "repaired", 1))
 
     def ended(self, settles: Sequence[Settle]) -> Steps[None]:
         """History, the document's end, its hooks, and room under its limit; a finish wrote the first two itself."""

@@ -135,6 +135,9 @@ class Store(Protocol):
     async def gathered(self, job: Job) -> Gathered | None:
         """What became of all that the job's document spawned; None while some of it has not ended."""
 
+    async def counted(self, name: str) -> int:
+        """How often something happened since the store was made: `degraded`, `repaired`."""
+
     async def neglected_ms(self) -> int:
         """For how long the oldest expired lease, due job or due probe has been waiting for a sweep; 0 if none has."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from perdure.core.model import GATHERING_MS
+from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
 from perdure.store.base import Row, Steps
 from perdure.store.operations import Claim
@@ -64,7 +64,7 @@ NEW_ATTEMPT = {
 NEW_SAVED = {
     "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "version": "int",
     "model": "text", "input_hash": "text", "output_hash": "text", "size": "bigint", "inline": "bytea", "blob": "text",
-    "token": "bigint", "saved_ms": "bigint", "duration_ms": "bigint",
+    "token": "bigint", "saved_ms": "bigint", "duration_ms": "bigint", "degraded": "boolean",
 }  # fmt: skip
 NEW_ITEM = {
     "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "key": "text",
@@ -225,6 +225,7 @@ class Dialect(ABC):
         "INSERT INTO tally (name, value) VALUES ($1, $2) "
         "ON CONFLICT (name) DO UPDATE SET value = tally.value + excluded.value"
     )
+    TALLY = "SELECT value FROM tally WHERE name = $1"
     FENCED = (
         "SELECT coalesce((SELECT sum(fenced) FROM worker), 0) + "
         "coalesce((SELECT value FROM tally WHERE name = 'fenced'), 0)"
@@ -364,6 +365,10 @@ class Dialect(ABC):
         "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 AND state <> 'open' "
         "RETURNING generation"
     )
+    DOCUMENT_DEGRADED = (
+        "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
+        "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
+    )
     DOCUMENT_CONTENT = (
         "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
         "blob = $9, meta = $10 WHERE org = $1 AND id = $2"
@@ -398,7 +403,7 @@ class Dialect(ABC):
     )
     SAVES = (
         "SELECT stage, generation, version, input_hash, output_hash, inline, blob, model, saved_ms, "
-        "duration_ms, size "
+        "duration_ms, size, degraded "
         "FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
     )
     ITEMS = (
@@ -542,7 +547,7 @@ class Dialect(ABC):
     _SPAWNED = (
         "EXISTS (SELECT 1 FROM document c WHERE c.org = j.org AND c.parent_id = j.document_id AND c.state = 'open') "
         "OR EXISTS (SELECT 1 FROM job f WHERE f.org = j.org AND f.document_id = j.document_id AND f.id <> j.id "
-        "AND f.finished_ms IS NULL)"
+        f"AND f.finished_ms IS NULL AND f.key NOT LIKE '%/{REPAIR}%')"
     )
     GATHERED = (
         "SELECT j.org, j.id FROM job j WHERE j.state = 'waiting' "

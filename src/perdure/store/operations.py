@@ -76,6 +76,7 @@ class StageOutput:
     blob: str | None = None
     model: str | None = None
     duration_ms: int = 0
+    degraded: bool = False  # by the stage's fallback
 
 
 @frozen
@@ -146,6 +147,7 @@ class Save:
     ran: str = ""  # the stage that this comes from
     fingerprint: str = ""  # of its version, model and input: rows that it emitted under another one are stale
     output: StageOutput | None = None
+    repairs: bool = False  # the output is what a fallback stood in for
     items: tuple[ItemOutput, ...] = ()
     rows: tuple[EmittedRow, ...] = ()
     documents: tuple[NewDocument, ...] = ()

@@ -99,7 +99,8 @@ class Reading:
         return await self._read(steps)
 
     async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
-        return [SavedStage(*row) for row in await self._rows(self.sql.SAVES, org, document_id, pipeline)]
+        found = await self._rows(self.sql.SAVES, org, document_id, pipeline)
+        return [SavedStage(*(*row[:-1], bool(row[-1]))) for row in found]
 
     async def items(
         self, org: str, document_id: str, pipeline: str, stage: str, fingerprint: str, generation: int
@@ -143,6 +144,10 @@ class Reading:
     async def live(self) -> dict[str, int]:
         """How many documents that have not ended are in each state."""
         return {row[0]: row[1] for row in await self._rows(self.sql.COUNT_LIVE)}
+
+    async def counted(self, name: str) -> int:
+        found = await self._rows(self.sql.TALLY, name)
+        return int(found[0][0]) if found else 0
 
     async def acts(self, limit: int = 100) -> list[Row]:
         """What operators did, newest first: (at_ms, who, verb, org, target, reason)."""

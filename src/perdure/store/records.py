@@ -102,6 +102,7 @@ class SavedStage:
     saved_ms: int
     duration_ms: int
     size: int = 0
+    degraded: bool = False
 
 
 @frozen

@@ -139,7 +139,7 @@ def finish(ordinal: int, op: Settle) -> Row:
 def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
     return (
         j.org, j.document_id, j.pipeline, out.stage, j.generation, out.version, out.model, out.input_hash,
-        out.output_hash, out.size, out.inline, out.blob, j.token, now_ms, out.duration_ms,
+        out.output_hash, out.size, out.inline, out.blob, j.token, now_ms, out.duration_ms, out.degraded,
     )  # fmt: skip
 
 

@@ -187,6 +187,7 @@ CREATE TABLE saved (
   org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL, stage text COLLATE "C" NOT NULL, generation int NOT NULL,
   version int NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
   size bigint NOT NULL, inline bytea, blob text COLLATE "C", token bigint NOT NULL, saved_ms bigint NOT NULL, duration_ms bigint NOT NULL,
+  degraded boolean NOT NULL DEFAULT FALSE,
   PRIMARY KEY (org, document_id, pipeline, stage, generation)
 );
 CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;

@@ -180,6 +180,7 @@ CREATE TABLE saved (
   org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL,
   version integer NOT NULL, model text, input_hash text NOT NULL, output_hash text NOT NULL,
   size integer NOT NULL, inline blob, blob text, token integer NOT NULL, saved_ms integer NOT NULL, duration_ms integer NOT NULL,
+  degraded integer NOT NULL DEFAULT 0,
   PRIMARY KEY (org, document_id, pipeline, stage, generation)
 );
 CREATE INDEX saved_blob ON saved (blob) WHERE blob IS NOT NULL;

@@ -1,0 +1,171 @@
+"""A stage with a fallback degrades instead of holding, and is repaired when its service is back."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure import DependencyDown, Document, Gathered, Permanent, Pipeline, Result, Row, Transient
+from perdure.core.outcome import Failure
+from perdure.errors import PipelineInvalid, Rescheduled
+from perdure.testing import Trial, drain, failing, tick, trial
+
+pictures, index = Pipeline("pictures"), Pipeline("index")
+described: list[str] = []
+
+
+@pictures.stage
+def look(doc: Document) -> int:
+    return len(doc.text)
+
+
+@pictures.stage(needs=["vision"])
+def describe(doc: Document, look: int) -> str:
+    described.append(doc.text)
+    return f"a picture of {doc.text}"
+
+
+@describe.fallback
+def unprocessed(look: int, failure: Failure) -> str:
+    if look == 13:
+        raise RuntimeError("not even that")
+    return f"unprocessed: {failure.code}"
+
+
+@pictures.stage
+def store(doc: Document, describe: str) -> Result[str]:
+    return Result(describe, rows=[Row("words", data=describe)], spawn=[index.job(doc, words=describe)])
+
+
+@pictures.stage
+def close(store: str, gathered: Gathered) -> int:
+    return gathered.failed
+
+
+@index.stage
+def find(input: dict[str, str]) -> Result[str]:
+    return Result(input["words"], rows=[Row("found", data=input["words"])])
+
+
+DOWN = DependencyDown("vision", "no answer", confirmed=True)
+APP = [pictures, index]
+
+
+@pytest.fixture(autouse=True)
+def nothing_described() -> None:
+    described.clear()
+
+
+def words(app: Trial, id_: str) -> list[str]:
+    return [data for name in ("words", "found") for _, data in app.rows(id_, name)]
+
+
+def tallied(app: Trial, name: str) -> int:
+    return app._call(app.service.store.counted(name))
+
+
+def test_a_document_goes_on_without_the_service_and_is_repaired_when_it_is_back(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        summary = drain(app)
+        status = app.status(id_)
+        assert (summary.done, summary.held, status.state, status.degraded) == (1, 1, "done", True)
+        assert words(app, id_) == ["unprocessed: dependency_down"] * 2
+        assert described == []
+        assert app.status(id_).attempts_made == 1
+        app.release("vision")
+        drain(app)
+        assert words(app, id_) == ["a picture of cat"] * 2
+        assert described == ["cat"]
+        assert not app.status(id_).degraded
+        assert (tallied(app, "degraded"), tallied(app, "repaired")) == (1, 1)
+        drain(app)
+        assert described == ["cat"]
+
+
+@pytest.mark.parametrize("error", [DOWN, Rescheduled("gave up", retry_after_s=300)])
+def test_a_call_that_gives_up_degrades_at_once(store_url: str, error: Exception) -> None:
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="dog", pipeline=pictures).id
+        with failing(describe, error):
+            for _ in range(4):
+                tick(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
+        app.release("vision")
+        drain(app)
+        assert words(app, id_) == ["a picture of dog"] * 2
+        assert not app.status(id_).degraded
+
+
+def test_any_other_failure_is_tried_again_first(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        one, two = (app.add(text=text, pipeline=pictures).id for text in ("one", "two"))
+        app.pause("documents")
+        with failing(describe, *[Transient("no")] * 3):
+            app.cancel(two)
+            app.resume("documents")
+            assert drain(app).done == 1
+        assert [a.outcome for a in app.attempts(one) if "/" not in a.job_key] == [
+            "retry",
+            "retry",
+            "gather",
+            "done",
+        ]
+        assert not app.status(one).degraded  # repaired on the way
+        assert (tallied(app, "degraded"), tallied(app, "repaired")) == (1, 1)
+
+
+def test_what_is_the_documents_own_fault_is_not_covered_up(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="bad", pipeline=pictures).id
+        with failing(describe, Permanent("image_corrupt")):
+            assert drain(app).dead == 1
+        assert app.status(id_).error_code == "image_corrupt"
+
+
+def test_a_fallback_that_raises_is_a_failure_of_the_stage(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="x" * 13, pipeline=pictures).id
+        assert drain(app).dead == 1
+        assert app.status(id_).error_message == "not even that"
+
+
+def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        app.release("vision")
+        with failing(describe, Permanent("never")):
+            drain(app)
+        status = app.status(id_)
+        assert (status.state, status.degraded) == ("done", True)
+        assert words(app, id_) == ["unprocessed: dependency_down"] * 2
+        assert [a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key] == ["dead"]
+        app.requeue(id_)  # anew: a fallback is nothing to be taken up
+        drain(app)
+        assert words(app, id_) == ["a picture of cat"] * 2
+        assert not app.status(id_).degraded
+
+
+def test_fallbacks_are_checked_when_they_are_defined() -> None:
+    again = Pipeline("again")
+
+    @again.stage
+    def first() -> int:
+        return 1
+
+    @again.stage
+    def second() -> int:
+        return 2
+
+    with pytest.raises(PipelineInvalid, match="reads first, which the stage does not"):
+
+        @second.fallback
+        def other(first: int) -> int:
+            return first
+
+    second.fallback(lambda: 3)
+    with pytest.raises(PipelineInvalid, match="already"):
+        second.fallback(lambda: 4)
