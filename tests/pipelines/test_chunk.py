@@ -72,3 +72,10 @@ def test_ids_are_the_same_in_another_process_and_differ_by_document_content_and_
     assert len({c.id for c in repeated}) == len(repeated)
     for document, content in (("d2", "hash"), ("d1", "other")):
         assert not set(found) & {c.id for c in chunks(BOOK, document, content)}
+
+
+def test_the_sign_of_a_part_is_no_chunk() -> None:
+    text = "<!-- section=1 -->\n\n" + "A sentence that is long enough to be one. " * 29
+    found = chunks(text, "d", "h", [(0, "section=1", None)])
+    assert [c.anchor for c in found] == ["section=1"] * len(found)
+    assert all("sentence" in c.text for c in found)

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from perdure.engine import rooms
 from perdure.errors import Permanent
 from perdure.store.records import DocumentRecord
 
@@ -140,7 +141,7 @@ class Document:
                 return stored
         suffix = Path(self.name).suffix
         descriptor, name = tempfile.mkstemp(
-            prefix="perdure-", suffix=suffix if _SUFFIX.fullmatch(suffix) else ""
+            prefix=rooms.prefix(), suffix=suffix if _SUFFIX.fullmatch(suffix) else ""
         )
         self._temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK
+from perdure.engine import rooms
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import keep
@@ -166,14 +167,17 @@ class Execution:
             raise RemoteError(type(left).__name__, str(left)) from None
 
     async def _in_cell(self) -> Ran:
-        stage, journey = self.stage, self.journey
+        stage, journey, room = self.stage, self.journey, rooms.new_room()
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
-            {name: messenger.pack() for name, messenger in MESSENGERS.items()},
+            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room),
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
-        answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)
+        try:
+            answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)
+        finally:
+            rooms.remove(room)
         produced, emitted = pickle.loads(answer)
         return Ran(produced, emitted)
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 
 from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
 from perdure.core.lane import lane_of
@@ -37,7 +34,7 @@ from perdure.core.outcome import (
     telling,
 )
 from perdure.core.scope import MESSENGERS
-from perdure.engine import fallback, saving
+from perdure.engine import fallback, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
 from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
@@ -121,7 +118,7 @@ class Runner:
         finally:
             journey.document.close()
             if journey.folder is not None:
-                shutil.rmtree(journey.folder, ignore_errors=True)
+                rooms.remove(journey.folder)
 
     async def _travel(self, journey: Journey, claimed: Claimed) -> Result | None:
         """The result to be settled; None when the last save settled the job already."""
@@ -169,7 +166,7 @@ class Runner:
                 journey.file = await self.blobs.path(record.blob)
                 if journey.file is None:
                     # a folder for each: two documents may have one content, and the first to end removes its copy
-                    journey.folder = Path(tempfile.mkdtemp(prefix="perdure-"))
+                    journey.folder = rooms.new_room()
                     journey.file = await self.blobs.open_copy(record.blob, journey.folder)
             except (BlobMissing, BlobCorrupt) as error:
                 raise Permanent(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -80,6 +81,7 @@ class Assignment:
     input_hash: str
     work: Work
     known: dict[str, Any]  # by messengers
+    room: str  # for its temporary files; the worker removes it, however the cell ends
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
@@ -89,6 +91,7 @@ def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
         stage = find_target(given.target)
     except Exception as error:
         raise StageAbsent(given.target, str(error)) from error
+    tempfile.tempdir = given.room
     document = Document.from_payload(given.document, LocalFile(Path(given.file) if given.file else None))
     context = Context(
         CellPort(ask, given.items), document, stage.name, version=stage.version, attempt=given.attempt,

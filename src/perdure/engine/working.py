@@ -11,6 +11,7 @@ from pathlib import Path
 
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
+from perdure.engine import rooms
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.isolate import Nursery
@@ -97,6 +98,7 @@ class Working:
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
+        await asyncio.to_thread(rooms.clear_out)
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._worker = self.new_worker(worker, slate, nursery)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +12,11 @@ from perdure.core.chunk import Chunk, chunk_id
 
 CHARS_MAX = 1_200
 #: The version of how this cuts; a stage that uses it takes it into its own.
-VERSION = 1
+VERSION = 2
 #: A long text is taken in pieces: where it has no place to pause, the splitter's time grows faster than the text.
 PIECE_CHARS = 100_000
+
+_ANCHOR = re.compile(r"<!-- (?:page|chapter|section)=\d+ -->")
 
 #: Where a part of the text begins, its anchor, and its page if it has one.
 PartStart = tuple[int, str, int | None]
@@ -32,6 +35,8 @@ def chunks(
     found: list[Chunk] = []
     for begin, piece in _pieces(text_markdown):
         for offset, text in splitter.chunk_indices(piece):
+            if not _ANCHOR.sub("", text).strip():
+                continue  # the sign of a part whose text is in the next one
             start = begin + offset
             place = bisect_right(starts, start) - 1
             _, anchor, page = ordered[place] if place >= 0 else (0, "", None)
