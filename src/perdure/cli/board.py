@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from heapq import nsmallest
 from types import TracebackType
 from typing import Protocol
 
@@ -22,8 +20,10 @@ from perdure.cli.status import STATES, STYLES
 from perdure.core.frozen import frozen
 
 LINES_AROUND = 5  # heading, what is left out, totals, problem, and the prompt
-#: Where not all have room: those that move, then those that somebody should look at.
-ORDER = {"running": 0, "dead": 1, "held": 2, "waiting": 3, "cancelled": 4, "queued": 5, "done": 6}
+#: Where not all have room: those that move, and those that somebody should look at.
+TELLING = ("running", "dead", "held", "waiting", "cancelled")
+
+States = Mapping[str, Mapping[str, None]]  # state → ids
 
 
 @frozen
@@ -49,7 +49,7 @@ class Screen(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def show(
-        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
+        self, seen: Mapping[str, Seen], states: States, changed: Sequence[Seen], problem: str
     ) -> None: ...
 
 
@@ -61,7 +61,7 @@ class Lines:
         self._began_s = time.monotonic()
         self._told: dict[str, tuple[str, str, int]] = {}
         self._problem = ""
-        self._counts: Counter[str] = Counter()
+        self._states: States = {}
 
     def __enter__(self) -> Lines:
         return self
@@ -69,12 +69,10 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        print(f"perdure: {totals(self._counts)}", file=sys.stderr)
+        print(f"perdure: {totals(self._states)}", file=sys.stderr)
 
-    def show(
-        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
-    ) -> None:
-        self._counts = counts
+    def show(self, seen: Mapping[str, Seen], states: States, changed: Sequence[Seen], problem: str) -> None:
+        self._states = states
         for one in changed:
             told = (one.state, one.stage, one.attempt)
             if told != self._told.get(one.id, ("queued", one.stage, 0)):
@@ -109,34 +107,23 @@ class Board:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def show(
-        self, seen: Mapping[str, Seen], counts: Counter[str], changed: Sequence[Seen], problem: str
-    ) -> None:
+    def show(self, seen: Mapping[str, Seen], states: States, changed: Sequence[Seen], problem: str) -> None:
         room = max(3, self._console.height - LINES_AROUND)
-        rows = _chosen(seen.values(), room) if counts.total() > room else list(seen.values())
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        table.add_column("document", no_wrap=True, overflow="ellipsis", max_width=self._console.width // 3)
-        for title in ("state", "stage", "saved", "attempt"):
-            table.add_column(title, no_wrap=True, justify="right" if title == "saved" else "left")
-        table.add_column()  # the only one that gives way, so it is not `no_wrap`
-        for one in rows:
-            table.add_row(*_cells(one))
-        below = (
-            [Text(f"… and {counts.total() - len(rows):,} more", style="dim")]
-            if counts.total() > len(rows)
-            else []
-        )
-        below.append(totals(counts))
+        folded = sum(map(len, states.values())) > room
+        ids = [id_ for state in TELLING for id_ in states.get(state, ())] if folded else list(seen)
+        below = [Text(f"… and {len(ids) - room:,} more", style="dim")] if len(ids) > room else []
+        below.append(totals(states))
         below += [Text(problem, style="yellow")] if problem else []
-        self._live.update(Group(table, *below))
+        rows = [seen[id_] for id_ in ids[:room]]
+        self._live.update(Group(*([_table(rows, self._console.width)] if rows else []), *below))
 
 
-def totals(counts: Counter[str]) -> Text:
+def totals(states: States) -> Text:
     """How many are in each state."""
     return Text("   ").join(
-        Text.assemble((f"{counts[state]:,}", "bold"), f" {state}", style=STYLES.get(state, ""))
+        Text.assemble((f"{len(states[state]):,}", "bold"), f" {state}", style=STYLES.get(state, ""))
         for state in STATES
-        if counts[state]
+        if states.get(state)
     )
 
 
@@ -147,8 +134,15 @@ def screen(as_json: bool) -> Screen:
     return Board(console) if lively else Lines(as_json)
 
 
-def _chosen(seen: Iterable[Seen], room: int) -> list[Seen]:
-    return nsmallest(room, seen, key=lambda one: ORDER.get(one.state, 9))
+def _table(rows: Sequence[Seen], width: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("document", no_wrap=True, overflow="ellipsis", max_width=width // 3)
+    for title in ("state", "stage", "saved", "attempt"):
+        table.add_column(title, no_wrap=True, justify="right" if title == "saved" else "left")
+    table.add_column()  # the only one that gives way, so it is not `no_wrap`
+    for one in rows:
+        table.add_row(*_cells(one))
+    return table
 
 
 def _cells(one: Seen) -> tuple[Text, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -36,7 +35,7 @@ class Watched:
         self._app, self._org = app, org
         self._turns = dict.fromkeys(ids)  # those that have not ended, asked for longest ago first
         self.seen: dict[str, Seen] = {}
-        self.counts = Counter({"queued": len(self._turns)})
+        self.states: dict[str, dict[str, None]] = {"queued": dict.fromkeys(ids)}
 
     @property
     def over(self) -> bool:
@@ -45,8 +44,7 @@ class Watched:
 
     async def look(self) -> list[Seen]:
         """Ask where they stand; those that changed."""
-        running = (id_ for id_ in self._turns if id_ in self.seen and self.seen[id_].state == "running")
-        asked = list(dict.fromkeys([*running, *islice(self._turns, LOOK_MAX)]))
+        asked = list(dict.fromkeys([*self.states.get("running", ()), *islice(self._turns, LOOK_MAX)]))
         found = await self._app.store.statuses(self._org, asked)
         items = await self._app.store.items_saved([s for s in found if s.state == "running" and s.stage])
         whys = await self._held(found)
@@ -59,15 +57,19 @@ class Watched:
             if status.state not in TERMINAL:
                 self._turns[status.id] = None
             if now != before:
-                self.counts[before.state if before else "queued"] -= 1
-                self.counts[now.state] += 1
-                self.seen[status.id] = now
+                self._move(now, before.state if before else "queued")
                 changed.append(now)
         return changed
 
+    def _move(self, one: Seen, state: str) -> None:
+        self.seen[one.id] = one
+        if one.state != state:
+            del self.states[state][one.id]
+            self.states.setdefault(one.state, {})[one.id] = None
+
     async def stuck(self) -> bool:
         """Whether those that are left are held, or wait for longer than we do."""
-        if any(self.counts[state] for state in ("queued", "running")):
+        if self.states.get("queued") or self.states.get("running"):
             return False
         dues = [one.due_ms for id_ in self._turns if (one := self.seen[id_]).due_ms is not None]
         return not dues or min(dues) > await self._app.store.now_ms() + PATIENCE_MS
@@ -83,11 +85,12 @@ class Watched:
     async def problem(self) -> str:
         """Why nothing can move, if nothing can."""
         store = self._app.store
-        workers = [worker.id for worker in await store.workers() if worker.kind == "worker"]
+        ours = set(self._app.queues)
+        workers = [w.id for w in await store.workers() if w.kind == "worker" and ours & set(w.queues)]
         if not workers or await store.missing(workers) == set(workers):
             return NOBODY
-        paused = {queue.name for queue in await store.queues() if queue.paused} & set(self._app.queues)
-        return f"paused: queue {', '.join(sorted(paused))}" if paused else ""
+        paused = ours & {queue.name for queue in await store.queues() if queue.paused}
+        return f"paused: {', '.join(sorted(paused))}" if paused else ""
 
     async def _held(self, found: Sequence[Status]) -> dict[str, str]:
         """Why lanes are down, if any of them is held."""
@@ -121,9 +124,9 @@ async def follow(
         finally:
             if working is not None:
                 await _end(app, working, stop)
-        shown.show(watched.seen, watched.counts, await watched.look(), "")
+        shown.show(watched.seen, watched.states, await watched.look(), "")
     if watched.over:
-        return 1 if watched.counts["dead"] or watched.counts["cancelled"] else 0
+        return 0 if len(watched.states.get("done", ())) == len(watched.seen) else 1
     print("perdure: what has not ended goes on whenever a worker runs; see `perdure status`", file=sys.stderr)
     return STOPPED if stop.asked.is_set() else 1
 
@@ -135,14 +138,14 @@ async def _show(watched: Watched, shown: Screen, stop: Stop, working: asyncio.Ta
         changed = await watched.look()
         if working is None and loop.time() >= asked_s + WORKERS_S:
             problem, asked_s = await watched.problem(), loop.time()
-        shown.show(watched.seen, watched.counts, changed, problem)
+        shown.show(watched.seen, watched.states, changed, problem)
         gone = working is not None and (working.done() or await watched.stuck())
         if watched.over or gone or not await _pause(stop):
             break
     end_s = loop.time() + PATIENCE_MS / 1000
     while working is not None and watched.over and not working.done() and loop.time() < end_s:
         left = await watched.follow_ups()
-        shown.show(watched.seen, watched.counts, [], "follow-up jobs are under way" if left else "")
+        shown.show(watched.seen, watched.states, [], "follow-up jobs are under way" if left else "")
         if not left or not await _pause(stop):
             break
 
