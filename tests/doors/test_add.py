@@ -229,7 +229,7 @@ def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
         (place / f"{number}.txt").write_text(f"text {number}")
     process = subprocess.Popen(
         [*COMMAND, "add", "place", "--store", store], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, bufsize=0,
     )  # fmt: skip
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -238,7 +238,7 @@ def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
 
     assert process.returncode == 130
     told = [first, *rest.splitlines()]
-    assert errors == f"perdure: stopped: {len(told):,} added\n"
+    assert errors.decode() == f"perdure: stopped: {len(told):,} added\n"
     assert len(told) < 4_000
     with trial(documents, store=store) as app:
         assert sum(app._call(app.service.store.live()).values()) == len(told)

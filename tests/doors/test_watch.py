@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from perdure import Perdure
 from tests.doors.command import COMMAND, environment, facts, perdure
@@ -21,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """The command while it runs; ended with the block."""
+def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command while it runs; unbuffered, so who reads a line takes no more. Ended with the block."""
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=ROOT, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,
     )  # fmt: skip
     try:
         yield process
@@ -34,11 +35,12 @@ def started(*arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def read_until(stream: object, word: str) -> str:
+def read_until(stream: IO[bytes] | None, word: str) -> str:
     """The first line with this word; fails where the stream ends without."""
-    for line in stream:  # type: ignore[attr-defined]
-        if word in line:
-            return str(line)
+    assert stream is not None
+    for line in stream:
+        if word in line.decode():
+            return line.decode()
     raise AssertionError(f"{word!r} was never said")
 
 
@@ -83,8 +85,8 @@ def test_it_says_that_nobody_works_and_sees_when_somebody_does(store_url: str) -
             worker.send_signal(signal.SIGTERM)
             worker.communicate(timeout=30)
     assert watching.returncode == 0
-    assert rest.splitlines()[-1].split()[2] == "done"
-    assert errors.endswith("perdure: 1 done\n")
+    assert rest.splitlines()[-1].split()[2] == b"done"
+    assert errors.endswith(b"perdure: 1 done\n")
 
 
 def test_what_waits_is_shown_with_its_reason(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_what_waits_is_shown_with_its_reason(tmp_path: Path) -> None:
         gate.touch()
         rest, _ = working.communicate(timeout=60)
     assert working.returncode == 0
-    assert rest.splitlines()[-1].split()[2:4] == ["done", "x,"]
+    assert rest.splitlines()[-1].split()[2:4] == [b"done", b"x,"]
 
 
 def test_what_is_held_is_left_to_others(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_what_is_held_is_left_to_others(tmp_path: Path) -> None:
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=30)
     assert watching.returncode == 130
-    assert "perdure: 1 held" in errors
+    assert b"perdure: 1 held" in errors
     assert facts("--store", store)["documents"]["held"] == 1
 
 
@@ -144,8 +146,8 @@ def test_ctrl_c_gives_the_document_back_uncharged(tmp_path: Path) -> None:
         working.send_signal(signal.SIGINT)
         _, errors = working.communicate(timeout=30)
     assert working.returncode == 130
-    assert "goes on whenever a worker runs" in errors
-    assert "Traceback" not in errors
+    assert b"goes on whenever a worker runs" in errors
+    assert b"Traceback" not in errors
     found = facts(id_, "--store", store)
     assert (found["state"], found["attempts_made"]) == ("queued", 0)
     assert facts("--store", store)["workers"] == []
