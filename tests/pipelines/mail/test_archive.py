@@ -232,6 +232,7 @@ def test_a_single_message_and_directories(tmp_path: Path) -> None:
     (tmp_path / "deep" / "copy.eml").write_bytes(letter(1) + b"\n")
     (tmp_path / "notes.txt").write_text("no message")
     (tmp_path / "link.eml").symlink_to(tmp_path / "notes.txt")
+    os.mkfifo(tmp_path / "pipe.eml")
 
     assert [one.message_id for one in listed(tmp_path / "one.eml")] == ["1@x.example"]
     with open_archive(tmp_path) as archive:

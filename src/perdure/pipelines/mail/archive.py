@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -212,8 +213,13 @@ def _files(root: Path) -> list[str]:
             chosen = [name for name in names if not name.startswith(".")]
         else:
             chosen = [name for name in names if name.lower().endswith(".eml")]
-        found += [str((here / name).relative_to(root)) for name in chosen if not (here / name).is_symlink()]
+        found += [str((here / name).relative_to(root)) for name in chosen if _is_file(here / name)]
     return sorted(found)
+
+
+def _is_file(path: Path) -> bool:
+    # Neither a link nor a pipe, which would wait for a writer for ever.
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 class _Prefix:

@@ -25,7 +25,8 @@ _SPACES = re.compile(r"\s+")
 _WORD = re.compile(r"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*)\?=")
 _HEX = re.compile(rb"=([0-9A-Fa-f]{2})")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|\((?:[^()\\]|\\.)*\)|<[^<>]*>|[,;]|[^",;(<]+|.', re.S)
+# Each alternative matches whatever follows its first character: what is not closed ends with the header.
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.?)*"?|\((?:[^()\\]|\\.?)*\)?|<[^<>]*>?|[,;]|[^",;(<]+', re.S)
 _LONE_ADDRESS = re.compile(r"[^\s<>()\",;:]+@[^\s<>()\",;:]+")
 _LOCAL_USER = re.compile(r"\s*[\w.+-]+\s*\Z")  # of this machine: root
 _ESCAPED = re.compile(r"\\(.)", re.S)
@@ -141,12 +142,12 @@ def _mailboxes(value: str) -> Iterator[tuple[str, str]]:
             if address:
                 yield name.strip(' \t\r\n"<') or comment, address
             name, comment, address = "", "", ""
-        elif token[0] == "<" and token[-1] == ">" and len(token) > 1:
-            address = _SPACES.sub("", token[1:-1])
-        elif token[0] == "(" and len(token) > 1:
-            comment = _ESCAPED.sub(r"\1", token[1:-1])
-        elif token[0] == '"' and len(token) > 1:
-            name += _ESCAPED.sub(r"\1", token[1:-1])
+        elif token[0] == "<":
+            address = _SPACES.sub("", token.strip("<>"))
+        elif token[0] == "(":
+            comment = _ESCAPED.sub(r"\1", token.strip("()"))
+        elif token[0] == '"':
+            name += _ESCAPED.sub(r"\1", token.strip('"'))
         else:
             name += token.rpartition(":")[2] if "@" not in token.partition(":")[0] else token
 

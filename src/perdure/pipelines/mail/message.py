@@ -7,7 +7,7 @@ from datetime import datetime
 from email.errors import CloseBoundaryNotFoundDefect, StartBoundaryNotFoundDefect
 from email.message import Message as Parsed
 from email.parser import BytesParser
-from email.policy import compat32
+from email.policy import Compat32
 from mimetypes import MimeTypes
 
 from perdure.core.frozen import frozen
@@ -24,8 +24,23 @@ PARTS_MAX = 1_000
 DEPTH_MAX = 50
 NAME_BYTES_MAX = 200
 
+_PARAMETERS_CHARS_MAX = 10_000
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u202a-\u202e\u2066-\u2069]+')
 _KINDS = MimeTypes(filenames=())
+
+
+class _Verbatim(Compat32):
+    """Headers as they were written; of those that describe a part only so much that the parser is done in time."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        return name, value[:_PARAMETERS_CHARS_MAX] if name.lower().startswith("content-") else value
+
+    def fold_binary(self, name: str, value: str) -> bytes:
+        return f"{name}: {value}\n".encode("ascii", "surrogateescape")
+
+
+_POLICY = _Verbatim()
 
 
 @frozen
@@ -83,7 +98,7 @@ def decode(data: bytes, *, attachment_bytes_max: int = caps.MEMBER_BYTES_MAX) ->
 def _decode(data: bytes, attachment_bytes_max: int) -> Message:
     if len(data) > caps.TEXT_BYTES_MAX:
         raise bomb(f"the message has more than {caps.TEXT_BYTES_MAX} bytes")
-    parsed = BytesParser(policy=compat32).parsebytes(data.lstrip(b"\r\n\x00").removeprefix(b"\xef\xbb\xbf"))
+    parsed = BytesParser(policy=_POLICY).parsebytes(data.lstrip(b"\r\n\x00").removeprefix(b"\xef\xbb\xbf"))
     if not parsed.keys():
         raise Permanent("document_corrupt", "this message has no headers")
     leaves = _leaves(parsed)

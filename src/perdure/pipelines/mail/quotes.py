@@ -6,8 +6,7 @@ import re
 
 _QUOTED = re.compile(r"\s{0,3}>")
 _WROTE = re.compile(
-    r"\b(?:wrote|writes|said|schrieb(?:en)?|a écrit|escribi[óo]|ha scritto|schreef|skrev|escreveu|написал\w*|"
-    r"napisał\w*)\b.{0,200}:\s*$|\S+@\S+.{0,100}:\s*$|\d{4}.{0,100}:\s*$",
+    r"\b(?:wrote|writes|said|schrieb|a écrit|escribi[óo]|ha scritto|schreef|skrev|escreveu|написал|napisał)|@|\d{4}",
     re.I,
 )
 _WROTE_BEGINS = re.compile(r"(?:On|Am|Le|El|Il|Op|Em|Den|At|In|W dniu|\d)\b|\d")
@@ -25,25 +24,24 @@ _HEADER_LINE = re.compile(
     re.I,
 )
 _ATTRIBUTION_LINES = 3
+_LINE_CHARS = 500
 
 
 def unflow(text: str, *, delete_space: bool = False) -> str:
     """Paragraphs of a text in format=flowed, each on one line again (RFC 3676)."""
-    out: list[str] = []
+    paragraphs: list[list[str]] = []
     depth_before, flowing = -1, False
     for line in text.split("\n"):
         depth = len(line) - len(line.lstrip(">"))
         words = line[depth:].removeprefix(" ")
         is_signature = words == "-- "
-        if flowing and depth == depth_before and not is_signature:
-            out[-1] += words
-        else:
-            out.append(">" * depth + " " * bool(depth and words) + words)
+        if not flowing or depth != depth_before or is_signature:
+            paragraphs.append([">" * depth + " " * bool(depth and words)])
         flowing = words.endswith(" ") and not is_signature
-        if flowing and delete_space:
-            out[-1] = out[-1][:-1]
+        paragraphs[-1].append(words[:-1] if flowing and delete_space else words)
         depth_before = depth
-    return "\n".join(line if line.endswith("-- ") else line.rstrip(" ") for line in out)
+    lines = ("".join(paragraph) for paragraph in paragraphs)
+    return "\n".join(line if line.endswith("-- ") else line.rstrip(" ") for line in lines)
 
 
 def own_text(text: str) -> str:
@@ -78,10 +76,14 @@ def _drop_attribution(kept: list[str]) -> None:
     end = len(kept)
     while end and not kept[end - 1].strip():
         end -= 1
+    if not end or not kept[end - 1].rstrip().endswith(":"):
+        return
     for count in range(1, min(_ATTRIBUTION_LINES, end) + 1):
-        lines = [line.strip() for line in kept[end - count : end]]
-        if _WROTE_BEGINS.match(lines[0]) and _WROTE.search(" ".join(lines)[-400:]):
+        lines = kept[end - count : end]
+        if _WROTE_BEGINS.match(lines[0].lstrip()) and any(
+            _WROTE.search(line[:_LINE_CHARS]) for line in lines
+        ):
             del kept[end - count :]
             return
-    if end and _WROTE.search(kept[end - 1][-400:]):
+    if _WROTE.search(kept[end - 1][:_LINE_CHARS]):
         del kept[end - 1 :]
