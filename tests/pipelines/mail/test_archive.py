@@ -223,6 +223,11 @@ def test_an_archive_that_grew_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert (ids, changed.resumed) == (["1@x.example", "7@x.example", "3@x.example", "4@x.example"], False)
     path.write_bytes(boxed(letter(1)))
     assert _again(path, grown)[0] == ["1@x.example"]
+    path.write_bytes(boxed(letter(1), letter(8, b"longer than all before\n" * 100)))
+    ids, other = _again(path, grown)
+    assert (ids, other.resumed) == (["1@x.example", "8@x.example"], False)
+    ids, other = _again(path, other)
+    assert (ids, other.resumed) == (["8@x.example"], True)
 
 
 def test_a_single_message_and_directories(tmp_path: Path) -> None:

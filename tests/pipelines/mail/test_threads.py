@@ -80,6 +80,35 @@ def test_oddities() -> None:
     assert {thread.messages for thread in brackets} == {("x",), ("y", "id-z")}
 
 
+@pytest.mark.parametrize("earliest", "abc")
+def test_a_cycle_is_broken_above_its_earliest_message(earliest: str) -> None:
+    days = {"a": 5, "b": 6, "c": 7, earliest: 1}
+    above = {"a": "c", "b": "a", "c": "b"}
+    ring = [letter(name, above[name], days=day) for name, day in days.items()]
+    (thread,) = threads([*ring, letter("tail", "b", days=0)])
+
+    assert shape(thread)[0] == (0, earliest)
+    assert {node.id.strip("<>"): (node.parent or "").strip("<>") for node in thread.nodes} == {
+        **above,
+        "tail": "b",
+        earliest: "",
+    }
+
+
+def test_what_is_connected_by_subject_and_by_references_is_one_thread() -> None:
+    found = threads(
+        [
+            letter("first", subject="Lunch"),
+            letter("told by subject", subject="Re: Lunch", days=1),
+            letter("other", "lost", subject="Dinner", days=2),
+            letter("both", "told by subject", "other", subject="Re: Dinner", days=3),
+        ]
+    )
+    assert [thread.messages for thread in found] == [
+        ("id-first", "id-told by subject", "id-other", "id-both")
+    ]
+
+
 def test_references_count_more_than_in_reply_to() -> None:
     found = threads([letter("a"), letter("b"), letter("c", "a", reply_to="b"), letter("d", reply_to="b")])
     assert members(found) == {frozenset("ac"), frozenset("bd")}
