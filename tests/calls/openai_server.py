@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -58,6 +58,7 @@ class OpenAIServer:
     def __init__(self, script: Iterable[Fault] = ()) -> None:
         self.script: deque[Fault] = deque(script)
         self.always: Fault = OK  # what follows when the script has ended
+        self.vector: Callable[[str], Sequence[float]] = by_length
         self.requests: list[Request] = []
         self.closing = threading.Event()
         self._lock = threading.Lock()
@@ -125,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.reset or fault.hang:
             self._reset()
             return
-        body = answer(self.path, asked, fault)
+        body = answer(self.path, asked, fault, owner.vector)
         self.send_response(fault.status)
         for name, value in {"content-type": "application/json", **fault.headers}.items():
             self.send_header(name, value)
@@ -148,7 +149,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet: the tests ask `requests`."""
 
 
-def answer(path: str, asked: Any, fault: Fault) -> bytes:
+def by_length(text: str) -> Sequence[float]:
+    """A vector that only depends on how long the text is."""
+    return [float(len(text))] * DIMENSIONS
+
+
+def answer(
+    path: str, asked: Any, fault: Fault, vector: Callable[[str], Sequence[float]] = by_length
+) -> bytes:
     """The body of the answer."""
     if isinstance(fault.body, bytes):
         return fault.body
@@ -157,7 +165,9 @@ def answer(path: str, asked: Any, fault: Fault) -> bytes:
     if fault.status >= 400:
         error = {"message": f"status {fault.status}", "type": "error", "param": None, "code": None}
         return json.dumps({"error": error}).encode()
-    return json.dumps(_embeddings(asked) if path.endswith("/embeddings") else _completion(asked)).encode()
+    return json.dumps(
+        _embeddings(asked, vector) if path.endswith("/embeddings") else _completion(asked)
+    ).encode()
 
 
 def _completion(asked: Any) -> dict[str, Any]:
@@ -173,14 +183,14 @@ def _completion(asked: Any) -> dict[str, Any]:
     }
 
 
-def _embeddings(asked: Any) -> dict[str, Any]:
-    """For each text a vector that only depends on its length."""
+def _embeddings(asked: Any, vector: Callable[[str], Sequence[float]]) -> dict[str, Any]:
+    """For each text its vector."""
     texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
     return {
         "object": "list",
         "model": asked["model"],
         "data": [
-            {"object": "embedding", "index": index, "embedding": [float(len(text))] * DIMENSIONS}
+            {"object": "embedding", "index": index, "embedding": list(vector(text))}
             for index, text in enumerate(texts)
         ],
         "usage": {"prompt_tokens": 1, "total_tokens": 1},

@@ -10,6 +10,9 @@ from tests.faults.fleet import Fleet
 from tests.faults.flow import Loss
 from tests.faults.process import WorkerProcess, send
 
+#: One that is still being started sees that its supervisor is gone when it has imported everything.
+GONE_S = 20
+
 
 class Crew:
     """`size` workers of one app; `losses` tells whom we killed and when."""
@@ -44,7 +47,7 @@ class Crew:
         from_s = time.monotonic()
         if not alone:
             worker.kill()
-            self.fleet.wait_until_gone(worker, within_s=5)
+            self.fleet.wait_until_gone(worker, within_s=GONE_S)
         elif worker.child is not None:
             worker.kill_child()
         else:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from perdure import Pipeline
 from perdure.app import AsyncPerdure, Portal
 from perdure.store.base import Query, Row, Steps
 from perdure.store.records import Attempt, Status, Tally
@@ -38,12 +39,14 @@ T = TypeVar("T")
 class Fleet:
     """Workers on one store, and the test's own view of it."""
 
-    def __init__(self, url: str, directory: Path, server_old: bool = True) -> None:
+    def __init__(
+        self, url: str, directory: Path, server_old: bool = True, pipelines: Sequence[Pipeline] = tuple(stages.ALL)
+    ) -> None:  # fmt: skip
         self.url, self.directory = url, directory
         self.server_old = server_old  # wait until the server is old enough for a missing lock to mean death
         self.workers: list[WorkerProcess] = []
         self.ids: dict[str, str] = {}  # name of a document → its id
-        self.app = AsyncPerdure(url, pipelines=stages.ALL)
+        self.app = AsyncPerdure(url, pipelines=pipelines)
         self._portal: Portal | None = None
 
     def __enter__(self) -> Fleet:

@@ -15,6 +15,7 @@ from tests.sim.ledger import Ledger
 from tests.sim.limits import Limits
 from tests.sim.moves import Moves
 from tests.sim.promises import Violation
+from tests.sim.shelf import Shelf
 from tests.sim.tables import (
     ACT,
     DOCUMENT,
@@ -40,6 +41,7 @@ class Book:
         self.world, self.ledger, self.database = world, ledger, world.database
         ledger.book = self
         self.documents: dict[str, DocumentRow] = {}
+        self.names: defaultdict[str, set[str]] = defaultdict(set)  # that a document ever had
         self.jobs: dict[int, JobRow] = {}
         self.jobs_of: defaultdict[str, list[int]] = defaultdict(list)
         self.saved: dict[Key, str] = {}  # (document, pipeline, stage, generation) → hash of the output
@@ -63,6 +65,7 @@ class Book:
         self.fairness = Fairness()
         self.limits_of_keys = Limits(self)
         self._moves = Moves(self)
+        self.shelf = Shelf(self)
         self.database.set_update_hook(self._changed)
 
     def _changed(self, kind: int, _: str, table: str, rowid: int) -> None:
@@ -85,6 +88,7 @@ class Book:
                 self._acted(rowid)
             made = self._keep_saved(changes.get("saved", {}), by)
             self._keep_effects(changes.get("effect", {}), made)
+            self.shelf.keep(made)
             documents = self._keep_documents(changes.get("document", {}))
             jobs = self._keep_jobs(changes.get("job", {}), by)
             self._keep_items(changes.get("item", {}), by, jobs)
@@ -182,14 +186,18 @@ class Book:
 
     def _check_document(self, old: DocumentRow | None, new: DocumentRow) -> None:
         self.world.tell(f"document {new.id} ({new.name}) is {new.state}, generation {new.generation}")
+        self.names[new.id].add(new.name)
         if old is None:
             if new.parent_id is not None:
                 self.world.happened("child")
                 if not any(key[0] == new.parent_id and key[2] == "three" for key in self.saved):
                     raise Violation("orphan", f"{new.id} is there, but its parent has not saved it")
             return
-        if old[:7] != new[:7]:
+        refreshed = ("requeue", new.id) in self.acts_now
+        if old.identity != new.identity or (old[:7] != new[:7] and not refreshed):
             raise Violation("immutable", f"the document {new.id} was changed")
+        if old.content_hash != new.content_hash:
+            self.world.happened("refreshed", f"{new.id}, now {new.name}")
         if new.generation != old.generation and ("requeue", new.id) not in self.acts_now:
             raise Violation("history", f"{new.id} has a new generation that nobody asked for")
         if old.state != "open" and (new.state, new.generation) != ("open", old.generation + 1) and new != old:

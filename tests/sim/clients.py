@@ -19,7 +19,7 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "add_many": 2, "cancel": 8, "requeue": 10, "raise_": 5, "pause": 3, "resume": 5, "hold": 3, "release": 5,
+    "add": 40, "add_many": 2, "cancel": 8, "requeue": 20, "raise_": 5, "pause": 3, "resume": 5, "hold": 3, "release": 5,
     "limit": 4, "weigh": 3, "look": 8,
 }  # fmt: skip
 #: What `look` reads.
@@ -62,6 +62,8 @@ class Client:
             meta["key"] = self.rng.choice(("few", "few", "slow"))
         if self.rng.random() < 0.3:
             options["key"] = "again"
+        if self.rng.random() < 0.3:
+            options["text"] = "the same"
         added = await self.app.add(pipeline=pipeline, **options)
         self.world.happened(f"add answered {added.answer}", added.id)
         self.ledger.added(added.id, options["name"])
@@ -97,8 +99,8 @@ class Client:
             self._answered("cancel", document_id, await self.app.cancel(document_id, reason="simulated"))
 
     async def requeue(self) -> None:
-        if (document_id := self._one(ended=self.rng.random() < 0.8)) is not None:
-            stage = self.rng.choice((None, "one", "two", "three"))
+        if (document_id := self._followed() or self._one(ended=self.rng.random() < 0.8)) is not None:
+            stage = self.rng.choice((None, "one", "two", "three", "three"))
             if self.book.documents[document_id].pipeline != "books":
                 stage = None
             answer = await self._known(self.app.requeue(document_id, from_stage=stage))
@@ -138,6 +140,13 @@ class Client:
         if ended:
             known = [id_ for id_ in known if self.book.documents[id_].state != "open"]
         return self.rng.choice(known) if known else None
+
+    def _followed(self) -> str | None:
+        """Now and then, one that has ended but has a follow-up under way."""
+        jobs = [job for job in self.book.jobs.values() if job.pipeline == "after" and job.ending is None]
+        ended = [job.document_id for job in jobs if self.book.documents[job.document_id].state != "open"]
+        known = sorted(self.ledger.acknowledged.keys() & set(ended))
+        return self.rng.choice(known) if known and self.rng.random() < 0.8 else None
 
     def _answered(self, verb: str, document_id: str, answer: str) -> None:
         refused = answer.startswith("refused")

@@ -10,7 +10,7 @@ FAULTS = (
 )  # fmt: skip
 #: What clients and operators do.
 VERBS = (
-    "add answered added", "add answered exists", "answered add_many", "answered look", "act cancel", "act requeue",
+    "add answered added", "add answered exists", "add answered refreshed", "answered add_many", "answered look", "act cancel", "act requeue",
     "act raise", "act pause", "act resume", "act hold", "act release", "answered limit", "answered weigh",
     "cancel refused", "raise refused",
 )  # fmt: skip
@@ -20,7 +20,7 @@ DEEDS = (
     "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
     "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
-    "lent",
+    "lent", "chunks superseded", "chunks kept", "connected", "follow-up overtaken",
 )  # fmt: skip
 #: How documents end.
 ENDS = (

@@ -11,6 +11,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.chunk import Chunk, Connection
 from perdure.core.model import Job
 from perdure.core.outcome import Failure
 from perdure.engine.context import Context
@@ -30,6 +31,7 @@ in_cell: ContextVar[bool] = ContextVar("in_cell", default=False)
 
 ATTEMPTS = 3
 POSTPONES_MAX = 5
+MODEL = "simulated"
 EFFECT = "INSERT INTO effect (document_id, stage, generation) VALUES ($1, $2, $3)"
 
 
@@ -132,6 +134,16 @@ def job_of(ctx: Context) -> Job:
     return job
 
 
+def chunks_of(document_id: str, generation: int) -> list[Chunk]:
+    """Those of a generation: others than the one before had, or the very same."""
+    revision = (generation + sum(document_id.encode())) // 2
+    ids = [f"{document_id}-{revision}-{number}" for number in range(1 + revision % 3)]
+    return [
+        Chunk(id_, number, number, number + 1, "x", model=MODEL, vector=b"1234")
+        for number, id_ in enumerate(ids)
+    ]
+
+
 def _effect(doc: Document, ctx: Context, stage: str) -> list[tuple[str, tuple[Any, ...]]]:
     return [(EFFECT, (doc.id, stage, ctx.generation))]
 
@@ -165,7 +177,9 @@ async def three(doc: Document, two: list[int], ctx: Context) -> Result[int]:
     spawn: list[Any] = [after.job(doc)]
     if doc.name == "parent":
         spawn.append(books.child("child", text="child", name="plain"))
-    return Result(number, spawn=spawn, sql=_effect(doc, ctx, "three"))
+    return Result(
+        number, spawn=spawn, sql=_effect(doc, ctx, "three"), chunks=chunks_of(doc.id, ctx.generation)
+    )
 
 
 @books.on_done
@@ -181,7 +195,12 @@ async def tell_dead(doc: Document, failure: Failure, ctx: Context) -> Result[int
 
 @after.stage
 async def follow(doc: Document, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "follow"), sql=_effect(doc, ctx, "follow"))
+    """Its connections lead from the chunks that were there when it began; their score is the number of the run."""
+    found = sorted(ledger_now.get().book.shelf.chunks[doc.id])
+    number = await _run(ctx, "follow")
+    await asyncio.sleep(ledger_now.get().world.rng.choice((0.0, 5.0, 20.0)))
+    connections = [Connection(id_, doc.id, id_, float(number), MODEL) for id_ in found]
+    return Result(number, sql=_effect(doc, ctx, "follow"), connections=connections)
 
 
 @notes.stage(timeout=4.0)

@@ -19,6 +19,7 @@ PROMISES = {
     "reason": "the dead have a reason, and it is their own",
     "history": "every claim that ended and every act of an operator is written down once",
     "counters": "what is counted is what is there",
+    "indexed": "a document has the chunks of its last save of them and the connections that its newest follow-up found",
     "fair": "first come, first served within an organisation, and no organisation starves another",
     "sound": "no part of the engine ends by an error that nobody expects",
     "converges": "once the faults have stopped everything ends, and ends as it must",

@@ -23,6 +23,11 @@ class DocumentRow(NamedTuple):
     error_code: str | None
     error_message: str | None
 
+    @property
+    def identity(self) -> Key:
+        """What stays, whatever content comes under its key."""
+        return self.id, self.org, self.pipeline, self.parent_id
+
 
 class JobRow(NamedTuple):
     """A job, as far as it is judged."""
