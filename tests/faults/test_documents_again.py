@@ -142,7 +142,7 @@ class Reader(threading.Thread):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seconds", "kills"),
-    [pytest.param(6, 2, id="short"), pytest.param(100, 30, id="long", marks=pytest.mark.long)],
+    [pytest.param(3, 1, id="short"), pytest.param(100, 30, id="long", marks=pytest.mark.long)],
 )
 def test_reprocessed_at_random(
     library: Fleet, web: Web, monkeypatch: pytest.MonkeyPatch, seconds: float, kills: int

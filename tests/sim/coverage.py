@@ -10,9 +10,9 @@ FAULTS = (
 )  # fmt: skip
 #: What clients and operators do.
 VERBS = (
-    "add answered added", "add answered exists", "add answered refreshed", "answered add_many", "answered look", "act cancel", "act requeue",
-    "act raise", "act pause", "act resume", "act hold", "act release", "answered limit", "answered weigh",
-    "cancel refused", "raise refused",
+    "add answered added", "add answered exists", "add answered refreshed", "answered add_many", "answered look",
+    "act cancel", "act requeue", "act raise", "act pause", "act resume", "act hold", "act release", "answered limit",
+    "answered weigh", "cancel refused", "raise refused",
 )  # fmt: skip
 #: What the engine does.
 DEEDS = (

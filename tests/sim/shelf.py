@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.sim.documents import chunks_of
 from tests.sim.promises import Violation
@@ -40,6 +40,7 @@ class Shelf:
             self._check(key[0])
 
     def check_all(self) -> None:
+        """Every document, in the end."""
         for document_id in self.book.documents:
             self._check(document_id)
 
@@ -57,19 +58,20 @@ class Shelf:
             self.world.happened("follow-up overtaken", document_id)
             return
         self.world.happened("connected", document_id)
-        (output,) = self.database.execute(OUTPUT, key).fetchall()[0]
+        ((output,),) = self._rows(OUTPUT, *key)
         self._connections[document_id] = {
             (id_, float(json.loads(output))) for id_ in self.chunks[document_id]
         }
 
     def _check(self, document_id: str) -> None:
-        chunks = {row[0] for row in self.database.execute(CHUNKS, (document_id,)).fetchall()}
+        chunks = {row[0] for row in self._rows(CHUNKS, document_id)}
         if chunks != self.chunks[document_id]:
             there = f"{sorted(chunks)}, not {sorted(self.chunks[document_id])}"
             raise Violation("indexed", f"the chunks of {document_id} are {there}")
-        connections = {
-            (row[0], row[1]) for row in self.database.execute(CONNECTIONS, (document_id,)).fetchall()
-        }
+        connections = {(row[0], row[1]) for row in self._rows(CONNECTIONS, document_id)}
         if connections != self._connections[document_id]:
             there = f"{sorted(connections)}, not {sorted(self._connections[document_id])}"
             raise Violation("indexed", f"the connections of {document_id} are {there}")
+
+    def _rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        return self.database.execute(sql, params).fetchall()

@@ -232,6 +232,28 @@ async def test_connections_follow_when_either_side_is_superseded(world: World) -
     assert seen.other_id == new.id
 
 
+async def test_a_follow_up_that_the_same_text_overtook_changes_nothing(world: World) -> None:
+    """A second generation saves the chunks that are there already and connects them; then the first one comes."""
+    await indexed(world, "b", vectors=[vector(1, 0)])
+    job = await indexed(world, "a", vectors=[vector(1, 0)])
+    same = chunk_set(chunk(job.document_id, 0, "a", vector(1, 0)))
+    last = save(
+        job, output=output(), chunks=same, jobs=(NewJob("connect", "documents", "find", name="connect"),)
+    )
+    assert await world.store.settle(Settle(job, DONE, "chunk", "", last))
+    late = await world.take()
+    assert await world.store.requeue(Requeue(ORG, job.document_id, document().job)) == "requeued"
+    again = await world.take()
+    assert (late.generation, again.generation) == (1, 2)
+    assert await world.store.save(save(again, output=output(), chunks=same))
+    await connect(world, again)
+    before = await world.table("connection")
+
+    assert await world.store.save(save(late, output=output("find"), connections=()))
+
+    assert await world.table("connection") == before != []
+
+
 async def test_the_words_of_sqlite_agree_with_the_chunks_after_every_change(sqlite_world: World) -> None:
     world = sqlite_world
     job = await indexed(world, "one whale", "two whales")

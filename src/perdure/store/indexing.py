@@ -33,8 +33,16 @@ def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[None]:
 def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
     which = (job.org, job.document_id)
     revision, generation, collection = yield from _lock(sql, job)
-    if revision == new.revision or job.generation < generation:
+    if job.generation < generation or (revision, generation) == (new.revision, job.generation):
         return
+    if revision != new.revision:
+        yield from _exchange(sql, job, new, collection)
+    # also if nothing differs: what follows from an earlier generation comes late from now on
+    yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms, job.generation))
+
+
+def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[None]:
+    which = (job.org, job.document_id)
     words = " ".join(scope(job.org, collection, job.document_id))
     chunks = {n.chunk.id: rows.chunk(job, n, words) for n in new.chunks}
     known = {row[0] for row in (yield Query(sql.CHUNK_IDS, which))}
@@ -43,15 +51,12 @@ def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
     yield from _sliced(sql.CONNECTION_CUT_TO, gone)
     yield from _sliced(sql.CHUNK_DROP, gone)
     yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
-    yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms, job.generation))
 
 
 def _connect(sql: Dialect, job: Job, connections: Sequence[Connection]) -> Steps[None]:
     which = (job.org, job.document_id)
     _, generation, _ = yield from _lock(sql, job)
-    if (
-        job.generation < generation
-    ):  # these lead from chunks that were superseded, and whoever did so looks himself
+    if job.generation < generation:  # whoever saved chunks since looks himself, and sees more
         return
     new = {rows.connection_key(c): rows.connection(job, c) for c in connections}
     known = set((yield Query(sql.CONNECTION_KEYS, which)))
