@@ -17,9 +17,8 @@ from perdure.engine.execution import Execution
 from perdure.engine.journey import Journey
 from perdure.engine.result import SpawnDocument
 from perdure.engine.runner import Runner
-from perdure.store import apply, indexing, rows
+from perdure.store import apply, rows
 from perdure.store.base import Query, Row, Steps
-from perdure.store.dialect import Dialect
 from perdure.store.operations import NewJob, Save, Settle
 from perdure.store.sql_store import SqlStore
 from tests.sim.planting import breaks, sql
@@ -230,26 +229,6 @@ def requeue_of_the_living() -> Iterator[None]:
         sql("DOCUMENT_LOCK", "SELECT state,", "SELECT CASE state WHEN 'open' THEN 'dead' ELSE state END,"),
         sql("DOCUMENT_OPEN", " AND state <> 'open'", ""),
     ):
-        yield
-
-
-@breaks("indexed")
-def late_follow_ups_connect() -> Iterator[None]:
-    """What a follow-up found counts although its document has other chunks by now."""
-    whole = indexing._lock
-
-    def lock(sql: Dialect, job: Job) -> Steps[Row]:
-        revision, _, collection = yield from whole(sql, job)
-        return revision, 0, collection
-
-    with mock.patch.object(indexing, "_lock", lock):
-        yield
-
-
-@breaks("indexed")
-def superseded_chunks_stay() -> Iterator[None]:
-    """New chunks come, and those that they replace do not go."""
-    with sql("CHUNK_DROP", "WHERE", "WHERE FALSE AND"):
         yield
 
 
