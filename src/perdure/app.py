@@ -119,9 +119,12 @@ class Perdure:
         """Every claim of the document that ended, oldest first."""
         return self._call(self.service.attempts(document_id, org))
 
-    def output(self, document_id: str, stage: str, org: str | None = None) -> Any:
-        """What a stage of the document saved, as its type; StageUnknown if it has not been saved."""
-        return self._call(self.service.output(document_id, stage, org))
+    def output(
+        self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
+    ) -> Any:
+        """What a stage of the document saved, as its type; StageUnknown if it has not been saved. `pipeline` names that
+        of a follow-up job."""
+        return self._call(self.service.output(document_id, stage, org, pipeline))
 
     def rows(self, document_id: str, name: str, org: str | None = None) -> list[tuple[dict[str, Any], Any]]:
         """Rows that stages of the document emitted under this name: (key, data)."""

@@ -234,13 +234,15 @@ class AsyncPerdure(Working):
     async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
         return await self.store.attempts(await self._org(document_id, org), document_id)
 
-    async def output(self, document_id: str, stage: str, org: str | None = None) -> Any:
+    async def output(
+        self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
+    ) -> Any:
         status = await self.status(document_id, org)
-        pipeline = self._pipeline(status.pipeline)
-        defined = _stage(pipeline, stage)
+        found = self._pipeline(pipeline or status.pipeline)
+        defined = _stage(found, stage)
         saves = [
             save
-            for save in await self.store.saves(status.org, document_id, pipeline.name)
+            for save in await self.store.saves(status.org, document_id, found.name)
             if save.stage in (defined.name, defined.was)
         ]
         if not saves:

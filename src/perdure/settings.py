@@ -97,6 +97,10 @@ class Settings(BaseSettings):
     image_pixels_max: int = Field(
         default=100_000_000, ge=1, description="The most pixels that an image may have to be decoded."
     )
+    image_private: bool = Field(
+        default=True,
+        description="Whether places, owners, serial numbers and comments in images are left out.",
+    )
     vision_url: str | None = Field(
         default=None,
         description="An OpenAI-compatible service that describes images (https://…/v1); none: they stay degraded.",

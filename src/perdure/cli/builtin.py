@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from perdure.app import Perdure
 from perdure.pipelines.document import documents
+from perdure.pipelines.image.pipeline import images
 
-app = Perdure(pipelines=[documents])
+app = Perdure(pipelines=[documents, images])

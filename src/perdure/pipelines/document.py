@@ -21,7 +21,7 @@ from perdure.core.frozen import frozen
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
 from perdure.pipelines.connect import asked, detect_connections
-from perdure.pipelines.embed import embedder, with_vectors
+from perdure.pipelines.embed import embedder, services, with_vectors
 from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
 from perdure.settings import current
 
@@ -65,10 +65,6 @@ def host_of(doc: Document) -> str | None:
     """What documents of one host share."""
     host = urlsplit(doc.url).hostname if doc.url is not None else None
     return None if host is None else f"host:{host}"
-
-
-def _asks_a_service() -> bool:
-    return current().embedder.startswith(("http://", "https://"))
 
 
 documents = Pipeline(
@@ -138,7 +134,7 @@ def _page(anchor: str) -> int | None:
     return int(number) if kind == "page" else None
 
 
-@documents.stage(model=lambda: embedder().name, needs=("openai",) if _asks_a_service() else ())
+@documents.stage(model=lambda: embedder().name, needs=services())
 async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
     """Each batch is saved as it comes, so no attempt pays for it twice."""
     model = embedder()

@@ -165,6 +165,11 @@ def embedder(settings: Settings | None = None) -> Embedder:
     return _embedder(asked.embedder, asked.embed_model, asked.embed_dimensions, key)
 
 
+def services() -> tuple[str, ...]:
+    """What a stage that embeds needs: the policy of the service, if the settings name one."""
+    return ("openai",) if current().embedder.startswith(("http://", "https://")) else ()
+
+
 @cache
 def _embedder(kind: str, model: str, dimensions: int | None, key: str | None) -> Embedder:
     installed = find_spec("wordllama") is not None
