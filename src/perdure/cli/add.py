@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -29,6 +29,7 @@ from perdure.pipelines.extract import sniff_file
 from perdure.service import AddOptions, AsyncPerdure
 
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
+HEAD_START_S = 0.001  # of a batch, so that the store writes it while the next one is read
 LINE_S = 5.0  # between lines of progress where there is no terminal
 
 
@@ -118,18 +119,30 @@ async def add_all(
 ) -> None:
     """Add them and tell the answers in order, until it is stopped; StoreError ends it."""
     progress = Bar(answers, asked.total) if sys.stderr.isatty() else Lines(answers)
-    for batch in batches(given):
-        progress.show(len(batch))
+    under_way: deque[asyncio.Future[list[Outcome | BaseException]]] = deque()
+    failed: list[BaseException] = []
+
+    async def answer() -> None:
         try:
-            adding = (_add(app, asked, thing) for thing in batch)
-            ended = await asyncio.gather(*adding, return_exceptions=True)
+            ended = await under_way.popleft()
         finally:
             progress.hide()
         answers.tell([one for one in ended if isinstance(one, Outcome)])
-        if failed := [one for one in ended if isinstance(one, BaseException)]:
-            raise failed[0]
-        if stop.asked.is_set():
-            return
+        failed.extend(one for one in ended if isinstance(one, BaseException))
+
+    for batch in batches(given):
+        progress.show(len(batch))
+        adding = (_add(app, asked, thing) for thing in batch)
+        under_way.append(asyncio.gather(*adding, return_exceptions=True))
+        await asyncio.sleep(HEAD_START_S)
+        if len(under_way) > 1:
+            await answer()
+        if stop.asked.is_set() or failed:
+            break
+    while under_way:
+        await answer()
+    if failed:
+        raise failed[0]
 
 
 async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
