@@ -49,12 +49,13 @@ def gate_path(within: Path, document: str, place: str) -> Path:
 
 
 def read_ledger(within: Path) -> list[Line]:
-    """Every line so far, in the order they were written."""
+    """Every line so far, in the order they were written; of one that is just being written nothing."""
     path = within / "ledger"
     if not path.exists():
         return []
     lines = []
-    for text in path.read_text().splitlines():
+    whole, _, _ = path.read_text().rpartition("\n")
+    for text in whole.splitlines():
         at_s, worker, pid, document, stage, run, event = text.split("\t")
         lines.append(Line(float(at_s), int(worker), int(pid), document, stage, run, event))
     return lines

@@ -19,8 +19,8 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "add_many": 2, "cancel": 8, "requeue": 20, "raise_": 5, "pause": 3, "resume": 5, "hold": 3, "release": 5,
-    "limit": 4, "weigh": 3, "look": 8,
+    "add": 40, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3, "resume": 5, "hold": 3,
+    "release": 5, "limit": 4, "weigh": 3, "look": 8,
 }  # fmt: skip
 #: What `look` reads.
 READS = {
@@ -105,6 +105,12 @@ class Client:
                 stage = None
             answer = await self._known(self.app.requeue(document_id, from_stage=stage))
             self._answered("requeue", document_id, answer)
+
+    async def rerun(self) -> None:
+        """What one organisation finished, from a stage on; those in progress are left alone."""
+        stage, org = self.rng.choice(("one", "two", "three", "three")), self.rng.choice(ORGS)
+        found = await self.app.rerun(pipeline="books", from_stage=stage, where={"org": org}, limit=5)
+        self.world.happened("rerun", f"{found.requeued} of {org} from {stage}")
 
     async def raise_(self) -> None:
         if (document_id := self._one()) is not None:
