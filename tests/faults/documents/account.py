@@ -11,9 +11,9 @@ from perdure.pipelines.document import documents
 from perdure.service import AddOptions
 from tests.faults.fleet import Fleet
 
-#: A chunk: position, place in the text, anchor, text. A pair: name and position of either side, and their score.
+#: A chunk: position, place in the text, anchor, text. A pair: name and position of either side.
 Passage = tuple[int, int, int, str, str]
-Pair = tuple[tuple[str, int], tuple[str, int], float]
+Pair = tuple[tuple[str, int], tuple[str, int]]
 Look = Callable[..., Coroutine[Any, Any, list[Connection]]]
 
 
@@ -41,28 +41,28 @@ def passages(fleet: Fleet, org: str, ids: Mapping[str, str]) -> dict[str, list[P
     return found
 
 
-def pairs(fleet: Fleet, org: str, ids: Mapping[str, str]) -> set[Pair]:
-    """All that is connected, as anybody is shown it; each pair from both sides."""
+def pairs(fleet: Fleet, org: str, ids: Mapping[str, str]) -> dict[Pair, float]:
+    """All that is connected and how much, as anybody is shown it; each pair from both sides."""
     return _named(fleet, org, ids, fleet.app.connections)
 
 
-def fresh_pairs(fleet: Fleet, org: str, ids: Mapping[str, str]) -> set[Pair]:
+def fresh_pairs(fleet: Fleet, org: str, ids: Mapping[str, str]) -> dict[Pair, float]:
     """All that would be connected if it were looked for now; each pair from both sides."""
 
     def nearest(id_: str, *, org: str) -> Coroutine[Any, Any, list[Connection]]:
         return fleet.app.store.nearest(org, id_)
 
     found = _named(fleet, org, ids, nearest)
-    return found | {(there, here, score) for here, there, score in found}
+    return found | {(there, here): score for (here, there), score in found.items()}
 
 
-def _named(fleet: Fleet, org: str, ids: Mapping[str, str], look: Look) -> set[Pair]:
+def _named(fleet: Fleet, org: str, ids: Mapping[str, str], look: Look) -> dict[Pair, float]:
     """What `look` finds for each document; every chunk that it tells of must be there."""
     places: dict[str, tuple[str, int]] = {}
     for name, id_ in ids.items():
         places |= {chunk.id: (name, chunk.position) for chunk in fleet.ask(fleet.app.chunks(id_, org))}
     found = [one for id_ in ids.values() for one in fleet.ask(look(id_, org=org))]
-    return {(places[one.chunk_id], places[one.other_id], round(one.score, 4)) for one in found}
+    return {(places[one.chunk_id], places[one.other_id]): one.score for one in found}
 
 
 def wait_until_quiet(fleet: Fleet, within_s: float) -> float:
