@@ -43,6 +43,9 @@ class SimApp(AsyncPerdure):
         no_blobs: Any = None
         self.store, self.blobs, self._closed = SimStore(self.process, self.book), no_blobs, False
 
+    async def _clear_out(self) -> None:
+        """Real files and threads are none of the simulated world's business."""
+
     def new_worker(self, worker: int, slate: Slate, nursery: Any) -> Worker:
         runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
         return SimWorker(self.store, runner, slate, worker, QUEUES, self.concurrency, SETTINGS.poll_s)

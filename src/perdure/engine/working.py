@@ -96,9 +96,12 @@ class Working:
             await loop.run_in_executor(None, keeper.stop)
             await nursery.close()
 
+    async def _clear_out(self) -> None:
+        await asyncio.to_thread(rooms.clear_out)
+
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
-        await asyncio.to_thread(rooms.clear_out)
+        await self._clear_out()
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._worker = self.new_worker(worker, slate, nursery)
