@@ -148,6 +148,37 @@ class Perdure:
         found = self.service.search(query, org=org, collection=collection, document=document, limit=limit)
         return self._call(found)
 
+    # --- other services --------------------------------------------------------------------------
+
+    def remote_finish(
+        self,
+        document_id: str,
+        token: int | str,
+        output: Any,
+        *,
+        org: str | None = None,
+        job: str | None = None,
+    ) -> str:
+        """A remote stage is done, with the token of its event: `saved`, `repeated`, `failed: why` or `refused: why`."""
+        return self._call(self.service.remote_finish(document_id, token, output, org=org, job=job))
+
+    def remote_fail(
+        self, document_id: str, token: int | str, *, code: str = "remote_failed", message: str = "",
+        retryable: bool = True, retry_after_s: float | None = None, org: str | None = None, job: str | None = None,
+    ) -> str:  # fmt: skip
+        """A remote stage could not be done; decided like a failure here: `failed`, `repeated` or `refused: why`."""
+        asked = self.service.remote_fail(
+            document_id, token, code=code, message=message, retryable=retryable, retry_after_s=retry_after_s, org=org,
+            job=job,
+        )  # fmt: skip
+        return self._call(asked)
+
+    def remote_beat(
+        self, document_id: str, token: int | str, *, org: str | None = None, job: str | None = None
+    ) -> str:
+        """A service is at work on a remote stage, and its lease begins anew: `renewed` or `refused: why`."""
+        return self._call(self.service.remote_beat(document_id, token, org=org, job=job))
+
     # --- operators -------------------------------------------------------------------------------
 
     def requeue(

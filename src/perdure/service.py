@@ -7,7 +7,6 @@ import getpass
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
 from perdure.engine import intake
+from perdure.engine.answering import Answered, Answers, answered
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.result import NAME, NAME_RULE
@@ -135,13 +135,18 @@ class AsyncPerdure(Working):
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
-        sharing = asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")
+        beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
+        if self.settings.rabbitmq_host is not None:
+            from perdure.watch.bus import Bus  # an extra
+
+            bus = Bus(self.settings, self.store, self.answers)
+            beside.append(asyncio.create_task(bus.run(), name="perdure-bus"))
         try:
             await super().work(worker, slate, nursery)
         finally:
-            sharing.cancel()
-            with suppress(asyncio.CancelledError):
-                await sharing
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop working, write what is pending, disconnect."""
@@ -295,6 +300,43 @@ class AsyncPerdure(Working):
         """The document's organisation; where the caller names one it must be that."""
         found = org or await self.store.find(document_id) or ORG_DEFAULT
         return found
+
+    # --- other services --------------------------------------------------------------------------
+
+    async def remote_finish(
+        self,
+        document_id: str,
+        token: int | str,
+        output: Any,
+        *,
+        org: str | None = None,
+        job: str | None = None,
+    ) -> str:
+        about = await self._answered(document_id, token, org, job)
+        return await self.answers.finish(about, output)
+
+    async def remote_fail(
+        self, document_id: str, token: int | str, *, code: str = "remote_failed", message: str = "",
+        retryable: bool = True, retry_after_s: float | None = None, org: str | None = None, job: str | None = None,
+    ) -> str:  # fmt: skip
+        about = await self._answered(document_id, token, org, job)
+        return await self.answers.fail(about, code, message or code, retryable, retry_after_s)
+
+    async def remote_beat(
+        self, document_id: str, token: int | str, *, org: str | None = None, job: str | None = None
+    ) -> str:
+        return await self.answers.beat(await self._answered(document_id, token, org, job))
+
+    @property
+    def answers(self) -> Answers:
+        """What takes the answers of other services."""
+        return Answers(self.store, self.blobs, self.pipelines, self.events)
+
+    async def _answered(
+        self, document_id: str, token: int | str, org: str | None, job: str | None
+    ) -> Answered:
+        found = await self._org(document_id, org)
+        return answered({"document_id": document_id, "token": token, "org": found, "job": job})
 
     # --- operators -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Every environment variable: type, default, one sentence. The prefix is PERDURE_."""
+"""Every environment variable: type, default, one sentence. The prefix is PERDURE_, except where it is well known."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from perdure.errors import SettingInvalid
 
+#: How variables begin that are called as everybody calls them.
+OTHERS = ("RABBITMQ_",)
+
 
 class Settings(BaseSettings):
     """What can be set from outside; arguments given in code or on the command line win. SettingInvalid."""
 
-    model_config = SettingsConfigDict(env_prefix="PERDURE_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="PERDURE_", extra="ignore", populate_by_name=True)
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            wrong = (
-                f"PERDURE_{str(e['loc'][0]).upper()} is {e['input']!r}: {e['msg']}" for e in error.errors()
-            )
+            wrong = (f"{variable(str(e['loc'][0]))} is {e['input']!r}: {e['msg']}" for e in error.errors())
             raise SettingInvalid("; ".join(wrong)) from None
 
     store: str = Field(default="sqlite:///perdure.db", description="Address of the store.")
@@ -109,13 +110,39 @@ class Settings(BaseSettings):
     vision_key: str | None = Field(
         default=None, description="The key for that service; otherwise OPENAI_API_KEY."
     )
+    rabbitmq_host: str | None = Field(
+        default=None,
+        validation_alias="RABBITMQ_HOST",
+        description="The broker through which stages elsewhere are told and answer; none: their events wait.",
+    )
+    rabbitmq_port: int = Field(
+        default=5672, ge=1, le=65_535, validation_alias="RABBITMQ_PORT", description="Its port."
+    )
+    rabbitmq_username: str = Field(
+        default="guest", validation_alias="RABBITMQ_USERNAME", description="Who we are there."
+    )
+    rabbitmq_password: str = Field(
+        default="guest", validation_alias="RABBITMQ_PASSWORD", repr=False, description="Our password there."
+    )
+    rabbitmq_vhost: str = Field(
+        default="/", validation_alias="RABBITMQ_VHOST", description="The part of the broker that is ours."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return name.upper() if name.upper().startswith(OTHERS) else f"PERDURE_{name.upper()}"
 
 
 def current() -> Settings:
     """What the environment says now. Reading it takes milliseconds, so that is done when it has changed."""
     return _read(
-        tuple((name, value) for name, value in os.environ.items() if name.upper().startswith("PERDURE_"))
+        tuple(
+            (name, value)
+            for name, value in os.environ.items()
+            if name.upper().startswith(("PERDURE_", *OTHERS))
+        )
     )
 
 

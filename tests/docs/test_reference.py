@@ -12,7 +12,7 @@ import pytest
 from perdure import errors
 from perdure.cli.main import app
 from perdure.core.model import ALIASES, State
-from perdure.settings import Settings
+from perdure.settings import Settings, variable
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
@@ -21,8 +21,8 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.mark.parametrize("name", sorted(Settings.model_fields))
 def test_every_setting_is_documented_with_its_default(name: str) -> None:
-    row = re.search(rf"^\| `PERDURE_{name.upper()}` \| (.*?) \|", REFERENCE, re.M)
-    assert row, f"PERDURE_{name.upper()} has no row in docs/reference.md"
+    row = re.search(rf"^\| `{variable(name)}` \| (.*?) \|", REFERENCE, re.M)
+    assert row, f"{variable(name)} has no row in docs/reference.md"
     default = Settings.model_fields[name].default
     if default is not None:
         written = row[1].strip("`")
@@ -30,8 +30,8 @@ def test_every_setting_is_documented_with_its_default(name: str) -> None:
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
-    documented = set(re.findall(r"^\| `PERDURE_(\w+)` \|", REFERENCE, re.M))
-    assert documented == {name.upper() for name in Settings.model_fields}
+    documented = set(re.findall(r"^\| `([A-Z]+_\w+)` \|", REFERENCE, re.M))
+    assert documented == {variable(name) for name in Settings.model_fields}
 
 
 def test_every_command_is_documented() -> None:

@@ -41,8 +41,15 @@ class StageSkipped(Event):
 
 
 @frozen
+class StageHandedOver(Event):
+    """Another service is to do the stage; the event that tells it so is in the outbox."""
+
+    event: str = ""
+
+
+@frozen
 class AttemptEnded(Event):
-    """The attempt is over; `outcome` is done, retry, rescheduled, later, hold or dead."""
+    """The attempt is over; `outcome` is done, answered, retry, rescheduled, later, hold, gather or dead."""
 
     outcome: str = ""
     duration_ms: int = 0

@@ -152,6 +152,12 @@ class Job:
     holds: int = 0
     progress_ms: int | None = None  # of the last save
     probe: str | None = None  # lent: its next stage may run although this dependency is down
+    remote: str | None = None  # of the last stage that was handed over, see `Handover`
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another service works on it: it runs, but in no worker of ours."""
+        return self.worker == 0 and self.remote is not None
 
     @property
     def resumed(self) -> bool:

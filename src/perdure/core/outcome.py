@@ -168,6 +168,7 @@ class Later:
     suspect: bool = False
     released: bool = False
     counted: bool = True
+    word: str = "later"  # in history; `answered` where another service gave what its stage was to make
 
 
 @frozen

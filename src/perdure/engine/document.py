@@ -93,6 +93,11 @@ class Document:
         return self._record.content_hash
 
     @property
+    def blob(self) -> str | None:
+        """The name of the blob that has the content; None where that is small and in its row."""
+        return self._record.blob
+
+    @property
     def parent_id(self) -> str | None:
         """The document whose stage made this one."""
         return self._record.parent_id

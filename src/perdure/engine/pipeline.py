@@ -16,6 +16,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 from perdure.core.model import POLICY_HOOK, QUEUE_DEFAULT, Policy
 from perdure.engine.address import find_pipeline, load_module, module_address, register
 from perdure.engine.document import Document
+from perdure.engine.remote import RemoteOptions, RemoteStage, add_remote
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
 from perdure.engine.stage import Stage, StageOptions, check_positive
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, RESERVED, STAGE, wire
@@ -109,6 +110,13 @@ class Pipeline:
         if fn is not None:
             return self._add(fn, names, options)
         return lambda fn: self._add(fn, names, options)
+
+    def remote_stage(self, name: str, **options: Unpack[RemoteOptions]) -> RemoteStage:
+        """Add a stage that another service does: `event` tells it to, and it answers with `done` or `failed`.
+
+        PipelineInvalid if the names do not fit.
+        """
+        return add_remote(self, name, sys._getframe(1).f_globals.get("__name__", ""), dict(options))
 
     def on_dead(self, fn: Callable[P, R]) -> Stage[P, R]:
         """Run this when a document is set aside: a job of its own, recorded with the death. (doc, failure, ctx)"""
@@ -206,13 +214,14 @@ class Pipeline:
             raise PipelineInvalid(f"{owner} is a generator; return the whole output, loop with ctx.items")
         wiring = wire(owner, fn, self.outputs_until(), self._kinds, names)
         stage: AnyStage = Stage(self, fn, wiring, **options)
-        self._check_names(owner, stage)
+        self.check_names(owner, stage)
         self.stages.append(stage)
         with suppress(PipelineInvalid):  # what is typed at a prompt runs here, and only here
             register(module_address(fn), self)
         return stage
 
-    def _check_names(self, owner: str, stage: AnyStage) -> None:
+    def check_names(self, owner: str, stage: AnyStage) -> None:
+        """PipelineInvalid where a stage of this name, present or former, is there already."""
         names = {other.name for other in self.stages}
         old_names = {other.was for other in self.stages}
         if stage.name in names:

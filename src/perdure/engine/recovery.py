@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import Iterable
 
 from perdure.core.events import AttemptEnded, DocumentDead, Events, JobRecovered
+from perdure.core.handover import UNANSWERED, Handover
 from perdure.core.model import Job
-from perdure.core.outcome import Dead, Done, Gather, Hold, Later, Outcome, Result, Retry, outcome
+from perdure.core.outcome import Dead, Done, Gather, Hold, Later, Outcome, Overdue, Result, Retry, outcome
+from perdure.engine.notice import death_notice
 from perdure.store.base import Store
 from perdure.store.operations import Settle
 
@@ -22,9 +24,11 @@ async def recover(
     """
     endings = [(job, outcome(job, result)) for job, result in jobs]
     settles = [
-        Settle(job, ending, job.stage, job.lane, expired_only=expired_only, ours=False)
+        Settle(
+            job, ending, job.stage, job.lane, expired_only=expired_only, ours=False, events=death_notice(job, ending)
+        )
         for job, ending in endings
-    ]
+    ]  # fmt: skip
     answers = await asyncio.gather(*map(store.settle, settles), return_exceptions=True)
     for (job, ending), kept in zip(endings, answers, strict=True):
         if kept is True:
@@ -36,6 +40,15 @@ async def recover(
     if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
         raise failed[0]
     return answers.count(True)
+
+
+def unanswered(job: Job) -> Overdue | None:
+    """What a lease that ended means for a job that was handed over: the service had its chance, and is charged."""
+    given = Handover.of(job)
+    if given is None:
+        return None
+    message = f"{given.event} of attempt {job.attempts} was not answered by {given.done} within its lease"
+    return Overdue(job.stage, UNANSWERED, message, given.policy(job.policy))
 
 
 async def _collection(store: Store, job: Job) -> str:
@@ -51,7 +64,7 @@ def publish_end(
     failure = None if isinstance(ending, Done) else ending.failure
     why = "" if isinstance(ending, Done) else ending.why
     names = {Done: "done", Later: "later", Hold: "hold", Gather: "gather", Dead: "dead"}
-    name = ending.word if isinstance(ending, Retry) else names[type(ending)]
+    name = ending.word if isinstance(ending, Retry | Later) else names[type(ending)]
     where = (
         job.id,
         job.document_id,

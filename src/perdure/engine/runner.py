@@ -10,9 +10,9 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from perdure.core.events import AttemptStarted, Events, StageSaved, StageSkipped, WriteFenced
+from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
 from perdure.core.lane import lane_of
 from perdure.core.model import repairs
 from perdure.core.outcome import (
@@ -37,11 +37,14 @@ from perdure.core.scope import MESSENGERS
 from perdure.engine import fallback, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
+from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
+from perdure.engine.notice import death_at
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.recovery import publish_end
+from perdure.engine.remote import RemoteStage
 from perdure.engine.result import Spawn
 from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
@@ -50,7 +53,7 @@ from perdure.engine.wiring import GATHERED, PREVIOUS
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
-from perdure.store.operations import NewDocument, NewJob, Save
+from perdure.store.operations import NewDocument, NewJob, Save, Settle
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 LOOK_AGAIN_MS = 100  # what is down may have come back after this time
@@ -193,6 +196,9 @@ class Runner:
                 away = DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
             if journey.stopping:
                 return self._stopped(journey)
+            if isinstance(stage, RemoteStage):
+                await self._hand_over(journey, stage, input_hash)
+                return None
             if stage.gathers:
                 journey.gathered = await self.store.gathered(job)
                 if journey.gathered is None:
@@ -200,6 +206,17 @@ class Runner:
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following, away)
         return None if journey.settled else Finished()
+
+    async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:
+        """From here on another service has the job; its answer brings it back."""
+        raws = {name: await self._raw(journey, name) for name in stage.sources}
+        handing = hand_over(journey, stage, input_hash, raws)
+        journey.leave(journey)
+        if not await self.store.hand_over(handing):
+            raise LeaseLost("the lease passed on")
+        job = journey.job
+        where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
+        self.events.publish(StageHandedOver(*where, stage.event))
 
     async def _step(
         self,
@@ -381,15 +398,24 @@ class Runner:
         ending = outcome(journey.job, result)
         journey.leave(journey)
         try:
-            kept = await self.store.settle(journey.settle(ending))
+            kept = await self.store.settle(self._ended(journey, ending))
         except Unstorable as error:
             ending = _unstorable(journey, error)
-            kept = await self.store.settle(journey.settle(ending))
+            kept = await self.store.settle(self._ended(journey, ending))
         if not kept:
             raise LeaseLost("the lease passed on")
         duration_ms = monotonic_ms() - journey.started_ms
         collection = journey.document.collection
         publish_end(self.events, journey.job, ending, journey.stage, duration_ms, collection)
+
+    def _ended(self, journey: Journey, ending: Outcome) -> Settle:
+        """The end of the claim; a death at a remote stage is told to other services, too."""
+        settle, pipeline = journey.settle(ending), self.pipelines.get(journey.job.pipeline)
+        stage = None if pipeline is None else pipeline.at(journey.stage)
+        if not isinstance(stage, RemoteStage):
+            return settle
+        collection = journey.document.collection
+        return replace(settle, events=death_at(journey.job, ending, stage.name, stage.failed, collection))
 
 
 def _unstorable(journey: Journey, error: StoreError) -> Outcome:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
 from perdure.core.outcome import Orphaned
-from perdure.engine.recovery import recover
+from perdure.engine.recovery import recover, unanswered
 from perdure.store.base import Store
 from perdure.store.operations import Promote
 
@@ -80,10 +80,14 @@ class Sweeper:
         expired = await self.store.expired(PROMOTE_BATCH)
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return  # right after a restart the workers themselves are only coming back
-        gone = await self.store.missing(sorted({job.worker for job in expired}))
+        gone = await self.store.missing(sorted({job.worker for job in expired if not job.handed_over}))
         # a worker that lives but lost its lease was cut off or frozen; that says little about its documents
         results = [
-            (job, Orphaned(job.stage, "lease expired", blame=job.worker in gone or job.postpones > 0))
+            (
+                job,
+                unanswered(job)
+                or Orphaned(job.stage, "lease expired", job.worker in gone or job.postpones > 0),
+            )
             for job in expired
         ]
         swept.recovered = await recover(self.store, self.events, results, "lease expired", expired_only=True)

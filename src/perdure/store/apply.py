@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, indexing, rows
+from perdure.store import entering, indexing, outbox, rows
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
@@ -21,6 +21,7 @@ from perdure.store.operations import (
     Beat,
     Cancel,
     Claim,
+    HandOver,
     NewDocument,
     Operation,
     Promote,
@@ -55,6 +56,7 @@ class Flush:
             for n, op in kinds.get(kind, ()):
                 answers[n] = yield from act(op)
         yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
+        yield from self.hand_over(kinds.get(HandOver, []), answers)
         yield from self.add(kinds.get(Add, []), answers)
         yield from self.declare({(entry.job.queue, entry.job.lane) for entry in self.entries})
         yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys)
@@ -111,6 +113,16 @@ class Flush:
         if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
 
+    def hand_over(self, ops: Sequence[tuple[int, HandOver]], answers: list[Any]) -> Steps[None]:
+        """Jobs that another service works on from now on."""
+        if not ops:
+            return
+        accepted = yield from outbox.hand_over(self.sql, ops, self.now_ms)
+        for n, _ in ops:
+            answers[n] = n in accepted
+        if refused := len(ops) - len(accepted):
+            yield Query(self.sql.WORKER_FENCED, (self.client, refused))
+
     def settled(self, settles: Sequence[tuple[int, Settle]]) -> Steps[set[int]]:
         """Claims that end otherwise: what becomes of the job; the ordinals that were still ours."""
         down: set[str] = set()
@@ -159,7 +171,10 @@ class Flush:
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
             if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
                 yield Query(sql.DOCUMENT_END, rows=ends)
+        yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
         for op in settles:
+            if op.save is not None and not isinstance(op.outcome, Done):
+                yield Query(sql.JOB_ANSWERED, (now_ms, op.job.org, op.job.id, op.save.lease_ms))
             if hook := rows.hook(op):
                 self.entries.append(entering.follow_up(op.job, hook))
             if op.job.limit_key is not None:
@@ -227,6 +242,7 @@ class Flush:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
         freed = yield Query(self.sql.JOB_CANCEL, (op.org, op.document_id, self.now_ms))
         self.keys |= {row[0] for row in freed if row[0] is not None}
+        yield Query(self.sql.OUTBOX_WITHDRAW, (op.org, op.document_id))
         reason = cleaned(op.reason) or None
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
         yield Query(self.sql.DOCUMENT_END, rows=[end])
@@ -292,6 +308,8 @@ def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
             case Save(job=job):
                 still = yield Query(sql.SAVED_AGAIN, (job.org, job.id, job.token))
                 answers.append(bool(still))
+            case HandOver(job=job, token=token):
+                answers.append(bool((yield Query(sql.SAVED_AGAIN, (job.org, job.id, token)))))
             case Settle(job=job):
                 key = (job.org, job.document_id, job.key, job.generation, job.token, *rows.ending(op))
                 answers.append(bool((yield Query(sql.SETTLED_AGAIN, key))))

@@ -19,6 +19,7 @@ from perdure.store.operations import (
     Beat,
     Cancel,
     Claim,
+    HandOver,
     NewDocument,
     Promote,
     Raise,
@@ -158,6 +159,39 @@ class Store(Protocol):
     async def beat(self, beat: Beat) -> set[tuple[int, int]]: ...
     async def promote(self, promote: Promote) -> int: ...
 
+    # other services
+    async def hand_over(self, handing: HandOver) -> bool: ...
+    async def job_at(self, org: str, document_id: str, key: str) -> Job | None:
+        """The job of this key as it stands, whoever has it; its token is None unless it runs."""
+
+    async def ended_under(
+        self, org: str, document_id: str, key: str, token: int
+    ) -> tuple[str, str | None] | None:
+        """How the claim that had this token ended: outcome and error code."""
+
+    async def beat_remote(self, org: str, job_id: int, token: int, lease_ms: int) -> bool:
+        """Renew the lease of a job that another service works on; False when it has passed on."""
+
+    async def lead_relay(self) -> bool:
+        """Become, or stay, the one who publishes what is in the outbox."""
+
+    async def leave_relay(self) -> None: ...
+    async def outbox(self, limit: int) -> list[records.OutboxEvent]:
+        """Events that are due, the oldest first, of each document only its first."""
+
+    async def outbox_late_ms(self) -> int:
+        """For how long the oldest event has been due."""
+
+    async def outbox_state(self) -> records.OutboxRecord: ...
+    async def outbox_sent(self, events: Sequence[records.OutboxEvent]) -> None:
+        """Forget published events, and begin the leases of those whom they concern."""
+
+    async def outbox_failed(self, events: Sequence[tuple[records.OutboxEvent, int, str]]) -> None:
+        """Try these again after so many milliseconds, and remember why."""
+
+    async def outbox_away(self, reason: str) -> None:
+        """Remember why nothing can be published at all."""
+
     # recovery
     async def expired(self, limit: int) -> list[Job]:
         """Running jobs whose lease is over."""
@@ -251,5 +285,8 @@ class Store(Protocol):
     async def completeness(self, org: str, document_id: str) -> Completeness: ...
     async def connections(self, org: str, document_id: str, chunk_id: str | None = None) -> list[Connection]:
         """What the document's chunks (or one of them) are connected with, whichever side found it."""
+
+    async def now_ms(self) -> int:
+        """The store's time."""
 
     async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

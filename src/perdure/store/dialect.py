@@ -23,7 +23,8 @@ JOB_COLUMNS = (
     "j.attempts, "
     "j.claims, j.postpones, j.releases, j.crashes, j.postponed_ms, j.suspect, j.attempts_max, j.policy, "
     "j.claimed_ms, "
-    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms, j.probe"
+    "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms, j.probe, "
+    "j.remote"
 )
 DOCUMENT_COLUMNS = (
     "d.id, d.org, d.collection, d.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, "
@@ -38,7 +39,8 @@ STATUS_COLUMNS = (
     "j.stage, d.generation, j.attempts, j.attempts_max, j.claims, j.suspect, d.degraded, "
     "CASE WHEN j.state = 'waiting' THEN j.run_at_ms END, j.beat_ms, d.created_ms, d.finished_ms, "
     "d.error_code, d.error_message, "
-    "CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN l.name END"
+    "CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN l.name END, "
+    "j.state = 'running' AND j.worker = 0"
 )
 STATUS_FROM = (
     "document d LEFT JOIN job j ON j.org = d.org AND j.document_id = d.id AND j.key = 'doc-' || d.id "
@@ -103,6 +105,19 @@ FENCE_SETTLE = {
 FINISH = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "worker": "int",
     "requests": "text",
+}  # fmt: skip
+#: a job that another service works on from now on
+HAND_OVER = {
+    "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "lane": "text",
+    "next_token": "bigint", "remote": "text",
+}  # fmt: skip
+HAND_OVER_SET = (
+    "token = {r}next_token, worker = 0, stage = {r}stage, lane = {r}lane, lease_until_ms = NULL, beat_ms = $1, "
+    "remote = {r}remote"
+)
+NEW_EVENT = {
+    "event_id": "text", "org": "text", "document_id": "text", "name": "text", "payload": "text", "job_id": "bigint",
+    "token": "bigint", "wait_ms": "bigint", "created_ms": "bigint", "due_ms": "bigint",
 }  # fmt: skip
 WHY_DONE = "every stage is saved"
 _FINISHED_ATTEMPT = (
@@ -450,7 +465,8 @@ class Dialect(ABC):
     #: One statement, so that a job that moves on meanwhile is counted once and its due time is not missed.
     COUNT_JOBS = (
         "SELECT j.queue, CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
-        "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' ELSE j.state END, "
+        "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' "
+        "WHEN j.state = 'running' AND j.worker = 0 THEN 'remote' ELSE j.state END, "
         "count(*), min(CASE WHEN j.state = 'waiting' AND NOT q.paused AND j.run_at_ms < "
         f"{GATHERING_MS} THEN j.run_at_ms END) "
         "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
@@ -473,6 +489,36 @@ class Dialect(ABC):
         "WHERE blob = $1) "
         "OR EXISTS (SELECT 1 FROM item WHERE blob = $1)"
     )
+
+    # --- other services --------------------------------------------------------------------------
+
+    #: Of a document one at a time, in the order in which they were written.
+    OUTBOX_DUE = (
+        "SELECT o.id, o.event_id, o.name, o.payload, o.org, o.job_id, o.token, o.wait_ms, o.created_ms, o.tries "
+        "FROM outbox o WHERE o.due_ms <= (SELECT coalesce(CAST($1 AS bigint), perdure_now())) "
+        "AND NOT EXISTS (SELECT 1 FROM outbox e WHERE e.org = o.org AND e.document_id = o.document_id "
+        "AND e.id < o.id) ORDER BY o.due_ms, o.id LIMIT $2"
+    )
+    OUTBOX_LATE = "SELECT coalesce(CAST($1 AS bigint), perdure_now()) - min(due_ms) FROM outbox"
+    OUTBOX_FAILED = "UPDATE outbox SET tries = tries + 1, due_ms = $2, error = $3 WHERE id = $1"
+    OUTBOX_AWAY = "UPDATE outbox SET error = $1 WHERE id = (SELECT min(id) FROM outbox)"
+    OUTBOX_WITHDRAW = "DELETE FROM outbox WHERE org = $1 AND document_id = $2 AND token IS NOT NULL"
+    OUTBOX_STATE = (
+        "SELECT count(*), min(created_ms), "
+        "(SELECT error FROM outbox WHERE error IS NOT NULL ORDER BY id LIMIT 1) FROM outbox"
+    )
+    JOB_AT = f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.key = $3"
+    ENDED_UNDER = (
+        "SELECT outcome, error_code FROM attempt "
+        "WHERE org = $1 AND document_id = $2 AND job_key = $3 AND token = $4"
+    )
+    BEAT_REMOTE = (
+        "UPDATE job SET lease_until_ms = (SELECT coalesce(CAST($1 AS bigint), perdure_now())) + $5, "
+        "beat_ms = (SELECT coalesce(CAST($1 AS bigint), perdure_now())) "
+        "WHERE org = $2 AND id = $3 AND token = $4 RETURNING id"
+    )
+    #: The job goes on at a local stage.
+    JOB_ANSWERED = "UPDATE job SET progress_ms = $1, lease_ms = $4 WHERE org = $2 AND id = $3"
 
     # --- chunks ----------------------------------------------------------------------------------
 
@@ -541,6 +587,10 @@ class Dialect(ABC):
     VT_NOW: str
     FENCE_SAVE: str
     FENCE_SETTLE: str
+    HAND_OVER: str
+    OUTBOX_ADD: str
+    OUTBOX_SENT: str
+    LEASE_BEGIN: str
     BEAT: str
     BEAT_HELD: str
     #: Whether something that the document of job j spawned has not ended.

@@ -18,7 +18,7 @@ from typing import Any
 from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Transient, Unstorable
 from perdure.store.apply import Flush, resolve
 from perdure.store.base import DataRefused, Driver, Query, Steps
-from perdure.store.operations import Cancel, Operation, Raise, Requeue, Save, Settle
+from perdure.store.operations import Cancel, HandOver, Operation, Raise, Requeue, Save, Settle
 
 BATCH_MAX = 1_000
 SLICE = 50  # answers that are given at a go
@@ -40,7 +40,7 @@ class Pending:
 
 def subject(op: Operation) -> str | None:
     """What an operation changes: at most one per subject and flush, in the order they came."""
-    if isinstance(op, Save | Settle):
+    if isinstance(op, Save | HandOver | Settle):
         return op.job.document_id
     return op.document_id if isinstance(op, Cancel | Requeue | Raise) else None
 

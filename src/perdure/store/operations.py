@@ -158,6 +158,31 @@ class Save:
 
 
 @frozen
+class NewEvent:
+    """An event to be published; the same id is the same event."""
+
+    id: str
+    org: str
+    document_id: str
+    name: str
+    payload: str  # a JSON object
+
+
+@frozen
+class HandOver:
+    """Let another service work on the job under `token`; its lease begins when `event` is published, with `wait_ms`.
+    Answer: as Save."""
+
+    job: Job
+    token: int
+    stage: str
+    lane: str
+    remote: str  # a Handover as text
+    wait_ms: int
+    event: NewEvent
+
+
+@frozen
 class Settle:
     """End a claim with its outcome and history, together with the last save. Answer: as Save."""
 
@@ -169,6 +194,7 @@ class Settle:
     expired_only: bool = False  # refuse if the lease was renewed meanwhile
     ours: bool = True  # False: taken back from another; if that is refused, no late write was
     requests: str | None = None  # made during the claim: a JSON object, dependency → number
+    events: tuple[NewEvent, ...] = ()  # to be published if it is accepted
 
 
 @frozen
@@ -242,4 +268,4 @@ class Report:
         return not (self.requests or self.spent or self.earned or self.runs) and self.rate is None
 
 
-Operation = Add | Claim | Save | Settle | Beat | Promote | Requeue | Cancel | Raise
+Operation = Add | Claim | Save | HandOver | Settle | Beat | Promote | Requeue | Cancel | Raise

@@ -18,7 +18,13 @@ from perdure.store.base import DataRefused, Query, Row, Steps
 from perdure.store.postgres_dialect import PostgresDialect
 
 T = TypeVar("T")
-LOCK_CLASSES = {"worker": 0x70657264, "leader": 0x70657265, "migrate": 0x70657266, "vectors": 0x70657267}
+LOCK_CLASSES = {
+    "worker": 0x70657264,
+    "leader": 0x70657265,
+    "migrate": 0x70657266,
+    "vectors": 0x70657267,
+    "relay": 0x70657268,
+}
 CHANNEL = "perdure"
 SETTINGS = {
     "idle_in_transaction_session_timeout": "5s",

@@ -14,6 +14,8 @@ from perdure.store.dialect import (
     FINISH_ATTEMPT,
     FINISH_DOCUMENT,
     FINISH_SET,
+    HAND_OVER,
+    HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
     IN_SERVICE,
@@ -25,6 +27,7 @@ from perdure.store.dialect import (
     NEW_CONNECTION,
     NEW_DOCUMENT,
     NEW_EMITTED,
+    NEW_EVENT,
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
@@ -143,6 +146,14 @@ class PostgresDialect(Dialect):
         FENCE_SETTLE,
         SETTLE_SET,
         "AND (NOT r.expired_only OR j.lease_until_ms < $1) AND (NOT r.taken_back OR j.stage = r.stage)",
+    )
+    HAND_OVER = _fence(HAND_OVER, HAND_OVER_SET)
+    OUTBOX_ADD = _insert("outbox", NEW_EVENT, "ON CONFLICT (event_id) DO NOTHING")
+    OUTBOX_SENT = f"DELETE FROM outbox o USING {_unnest({'id': 'bigint'})} WHERE o.id = r.id"
+    LEASE_BEGIN = (
+        "UPDATE job j SET lease_until_ms = CAST($1 AS bigint) + r.wait_ms FROM "
+        + _unnest({"org": "text", "id": "bigint", "token": "bigint", "wait_ms": "bigint"}, 1)
+        + " WHERE j.org = r.org AND j.id = r.id AND j.token = r.token AND j.lease_until_ms IS NULL"
     )
     _FINISH = (
         f"WITH done AS (UPDATE job j SET {FINISH_SET.replace('{r}', 'r.')} FROM {_unnest(FINISH, 1)} "

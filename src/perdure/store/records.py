@@ -60,6 +60,7 @@ class Status:
     error_code: str | None
     error_message: str | None
     held_by: str | None = None
+    remote: bool = False  # another service works on it
 
 
 @frozen
@@ -221,3 +222,28 @@ class Tally:
     queues: dict[str, dict[str, int]]
     next_due_ms: int | None
     fenced: int
+
+
+@frozen
+class OutboxEvent:
+    """An event that is to be published. With a `token` it hands its job over, and somebody must take it."""
+
+    number: int
+    id: str
+    name: str
+    payload: str
+    org: str
+    job_id: int | None
+    token: int | None
+    wait_ms: int | None
+    created_ms: int
+    tries: int
+
+
+@frozen
+class OutboxRecord:
+    """How many events wait to be published, since when the oldest, and why it could not be published so far."""
+
+    waiting: int = 0
+    since_ms: int | None = None
+    reason: str | None = None

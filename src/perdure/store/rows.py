@@ -12,9 +12,11 @@ from perdure.store.base import Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
     EmittedRow,
+    HandOver,
     ItemOutput,
     NewChunk,
     NewDocument,
+    NewEvent,
     NewJob,
     Save,
     Settle,
@@ -31,11 +33,11 @@ def job(row: Row) -> Job:
     """A job from JOB_COLUMNS."""
     (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
      releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
-     input_, limit_key, worker, holds, progress_ms, probe) = row  # fmt: skip
+     input_, limit_key, worker, holds, progress_ms, probe, remote) = row  # fmt: skip
     return Job(
         id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
-        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe,
+        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote,
     )  # fmt: skip
 
 
@@ -47,11 +49,12 @@ def claimed(row: Row) -> Claimed:
 def status(row: Row) -> Status:
     """A status from STATUS_COLUMNS; a pruned job leaves only what the document knows."""
     (id_, org, collection, pipeline, name, state, stage, generation, attempts, attempts_max, claims, suspect, degraded,
-     run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by) = row  # fmt: skip
+     run_at_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by, remote) = row  # fmt: skip
     due_ms = None if run_at_ms == GATHERING_MS else run_at_ms
     return Status(
         id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
         bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
+        bool(remote),
     )  # fmt: skip
 
 
@@ -134,6 +137,17 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
 def finish(ordinal: int, op: Settle) -> Row:
     j = op.job
     return (ordinal, j.org, j.id, j.token, op.stage, j.worker, op.requests)
+
+
+def hand_over(ordinal: int, op: HandOver) -> Row:
+    j = op.job
+    return (ordinal, j.org, j.id, j.token, op.stage, op.lane, op.token, op.remote)
+
+
+def event(e: NewEvent, now_ms: int, handing: HandOver | None = None) -> Row:
+    """An event for the outbox, and the lease that begins when it is published."""
+    lease: Row = (None, None, None) if handing is None else (handing.job.id, handing.token, handing.wait_ms)
+    return (e.id, e.org, e.document_id, e.name, e.payload, *lease, now_ms, now_ms)
 
 
 def saved(j: Job, out: StageOutput, now_ms: int) -> Row:
@@ -273,8 +287,8 @@ def _told(op: Settle) -> tuple[str, bool, int | None, str]:
             return "done", True, None, WHY_DONE
         case Retry(delay_ms=delay_ms, why=why, word=word):
             return word, True, delay_ms, why
-        case Later(delay_ms=delay_ms, why=why):
-            return "later", False, delay_ms, why
+        case Later(delay_ms=delay_ms, why=why, word=word):
+            return word, False, delay_ms, why
         case Hold(why=why):
             return "hold", False, None, why
         case Gather(why=why):

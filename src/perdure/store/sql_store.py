@@ -30,19 +30,19 @@ from perdure.store.operations import (
     Save,
     Settle,
 )
+from perdure.store.outbox import Outbox
 from perdure.store.reading import one
 from perdure.store.records import (
     Claimed,
     Shared,
     WorkerRecord,
 )
-from perdure.store.searching import Searching
 
 T = TypeVar("T")
 WAKE_S = 0.005
 
 
-class SqlStore(Searching):
+class SqlStore(Outbox):
     """See `perdure.store.base.Store` for what each verb promises."""
 
     def __init__(self, driver: Driver, dialect_name: str, clock: Clock | None = None) -> None:

@@ -17,6 +17,8 @@ from perdure.store.dialect import (
     FINISH_ATTEMPT,
     FINISH_DOCUMENT,
     FINISH_SET,
+    HAND_OVER,
+    HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
     IN_SERVICE,
@@ -28,6 +30,7 @@ from perdure.store.dialect import (
     NEW_CONNECTION,
     NEW_DOCUMENT,
     NEW_EMITTED,
+    NEW_EVENT,
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
@@ -100,6 +103,16 @@ class SqliteDialect(Dialect):
         f"UPDATE job SET {SETTLE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "
         "AND (NOT {r}expired_only OR lease_until_ms < $1) AND (NOT {r}taken_back OR stage = {r}stage) RETURNING {r}ord",
         FENCE_SETTLE,
+    )
+    HAND_OVER = _bind(
+        f"UPDATE job SET {HAND_OVER_SET} WHERE id = {{r}}id AND token = {{r}}token RETURNING {{r}}ord",
+        HAND_OVER,
+    )
+    OUTBOX_ADD = _insert("outbox", NEW_EVENT, "ON CONFLICT (event_id) DO NOTHING")
+    OUTBOX_SENT = "DELETE FROM outbox WHERE id = $1"
+    LEASE_BEGIN = (
+        "UPDATE job SET lease_until_ms = $1 + $5 WHERE org = $2 AND id = $3 AND token = $4 "
+        "AND lease_until_ms IS NULL"
     )
     _FINISH = _bind(
         f"UPDATE job SET {FINISH_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "

@@ -16,6 +16,7 @@ from perdure.core.events import (
     DocumentDead,
     Events,
     JobRecovered,
+    StageHandedOver,
     StageSaved,
     StageSkipped,
     SweepPartial,
@@ -87,12 +88,10 @@ def _line(event: AnyEvent) -> None:
             _log.warning("sweep partial", failed=list(event.failed))
         case AttemptStarted():
             _log.info("attempt started", **_facts(event), generation=event.generation, resumed=event.resumed)
-        case StageSaved():
-            _log.debug("stage saved", **_facts(event), duration_ms=event.duration_ms)
-        case StageSkipped():
-            _log.debug("stage already saved", **_facts(event))
-        case AttemptEnded(outcome="done"):
-            _log.info("attempt done", **_facts(event), duration_ms=event.duration_ms)
+        case StageSaved() | StageSkipped() | StageHandedOver():
+            _stage_line(event)
+        case AttemptEnded(outcome="done" | "answered"):
+            _log.info(f"attempt {event.outcome}", **_facts(event), duration_ms=event.duration_ms)
         case AttemptEnded():
             _log.warning(
                 f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
@@ -108,6 +107,16 @@ def _line(event: AnyEvent) -> None:
             _log.warning("late write refused", **_facts(event))
         case JobRecovered():
             _log.warning("job recovered", **_facts(event), reason=event.reason, suspect=event.suspect)
+
+
+def _stage_line(event: StageSaved | StageSkipped | StageHandedOver) -> None:
+    match event:
+        case StageSaved():
+            _log.debug("stage saved", **_facts(event), duration_ms=event.duration_ms)
+        case StageSkipped():
+            _log.debug("stage already saved", **_facts(event))
+        case StageHandedOver():
+            _log.info("stage handed over", **_facts(event), event_name=event.event)
 
 
 def _worker_line(event: WorkerStarted | WorkerStopped) -> None:

@@ -137,6 +137,7 @@ CREATE TABLE job (
   limit_key     text COLLATE "C",
   probe         text COLLATE "C",
   home          text COLLATE "C",
+  remote        text,
   input         bytea,
   created_ms    bigint NOT NULL,
   finished_ms   bigint,
@@ -155,6 +156,27 @@ CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE 
 -- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
 CREATE INDEX job_lent ON job (probe) WHERE probe IS NOT NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
+
+-- Events that are to be published, written with whatever they tell of; a row goes when the broker has confirmed it. One
+-- with a `token` hands a job over to another service: only then does the lease begin, with `wait_ms`.
+CREATE TABLE outbox (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  event_id    text COLLATE "C" NOT NULL UNIQUE,
+  org         text COLLATE "C" NOT NULL,
+  document_id text COLLATE "C" NOT NULL,
+  name        text NOT NULL,
+  payload     text NOT NULL,
+  job_id      bigint,
+  token       bigint,
+  wait_ms     bigint,
+  created_ms  bigint NOT NULL,
+  due_ms      bigint NOT NULL,
+  tries       int NOT NULL DEFAULT 0,
+  error       text,
+  CHECK ((token IS NULL) = (job_id IS NULL) AND (token IS NULL) = (wait_ms IS NULL))
+);
+CREATE INDEX outbox_due ON outbox (due_ms, id);
+CREATE INDEX outbox_document ON outbox (org, document_id, id);
 
 -- Written once, when the claim has ended.
 CREATE TABLE attempt (
