@@ -13,12 +13,12 @@ from perdure.cli.status import document_facts, overview_facts
 from perdure.store.open import open_store
 from tests.doors.command import facts, refused, succeeded
 
-OVERVIEW_KEYS = "now_ms documents next_due_ms late_writes_refused queues workers lanes_down".split()
+OVERVIEW_KEYS = "now_ms documents next_due_ms late_writes_refused queues workers lanes_down outbox".split()
 STATES = "queued running waiting held done dead cancelled".split()
-QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped".split()
+QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote".split()
 DOCUMENT_KEYS = (
     "now_ms id org collection pipeline name state stage generation attempts_made attempts_max claims suspect degraded "
-    "last_heartbeat_ms created_ms finished_ms held_by next_due_ms error stages attempts"
+    "last_heartbeat_ms created_ms finished_ms held_by remote next_due_ms error stages attempts"
 ).split()
 STAGE_KEYS = "stage generation version model saved_ms duration_ms size".split()
 ATTEMPT_KEYS = (
@@ -215,3 +215,22 @@ def test_looking_changes_nothing(sorted_: Sorted) -> None:
         return [{**each, "now_ms": 0} for each in seen]
 
     assert asyncio.run(look()) == asyncio.run(look())
+
+
+def test_what_another_service_works_on(store_url: str) -> None:
+    away = Pipeline("away")
+    away.remote_stage("weigh", event="Weigh", done="Weighed")
+    with Perdure(store_url, pipelines=[away]) as app:
+        id_ = app.add(text="a", pipeline=away).id
+        assert app.run_until_idle().done == 0
+    found = facts("--store", store_url)
+    assert (found["documents"]["running"], found["outbox"]["waiting"], found["outbox"]["reason"]) == (
+        1,
+        1,
+        None,
+    )
+    (queue,) = found["queues"]
+    assert (queue["running"], queue["remote"]) == (1, 1)
+    assert facts(id_, "--store", store_url)["remote"] is True
+    assert "1 event to be published" in succeeded("status", "--store", store_url)
+    assert "running at stage weigh, in another service" in succeeded("status", id_, "--store", store_url)

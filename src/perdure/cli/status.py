@@ -3,17 +3,19 @@
 Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads; every key is always there.
 
     overview   now_ms, documents {queued running waiting held done dead cancelled}, next_due_ms, late_writes_refused,
-               queues [{name paused ready running waiting held over_limit stopped ready_since_ms}],
+               queues [{name paused ready running waiting held over_limit stopped remote ready_since_ms}],
                workers [{id name queues alive in_hand started_ms beat_ms late_writes_refused}],
-               lanes_down [{name since_ms reason}]
+               lanes_down [{name since_ms reason}],
+               outbox {waiting since_ms reason}
     document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
-               attempts_max, claims, suspect, degraded, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
+               attempts_max, claims, suspect, degraded, remote, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
                error {code message} or null,
                stages [{stage generation version model saved_ms duration_ms size}],
                attempts [{job generation claim attempt charged stage worker started_ms ended_ms outcome error_type
                error_code status_code message delay_ms why requests {dependency: number}}]
 
-`stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit.
+`stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit, `remote` what
+of the running ones other services work on; `outbox` what they have not been told yet.
 """
 
 from __future__ import annotations
@@ -58,19 +60,23 @@ async def overview_facts(store: SqlStore) -> Facts:
             for lane in await store.lanes()
             if lane.down_since_ms is not None
         ],
+        "outbox": asdict(await store.outbox_state()),
     }
 
 
 async def _queue_facts(store: SqlStore, jobs: dict[str, dict[str, int]]) -> list[Facts]:
     words = {
         "ready": "queued", "running": "running", "waiting": "waiting", "held": "held", "over_limit": "parked",
-        "stopped": "paused",
+        "stopped": "paused", "remote": "remote",
     }  # fmt: skip
-    return [
+    facts: list[Facts] = [
         {"name": queue.name, "paused": queue.paused, "ready_since_ms": queue.ready_since_ms}
         | {word: jobs.get(queue.name, {}).get(state, 0) for word, state in words.items()}
         for queue in await store.queues()
     ]
+    for queue in facts:
+        queue["running"] += queue["remote"]
+    return facts
 
 
 async def _worker_facts(store: SqlStore) -> list[Facts]:
@@ -149,9 +155,21 @@ def show_overview(facts: Facts, console: Console | None = None) -> None:
         for lane in facts["lanes_down"]:
             lanes.add_row(Text(lane["name"], style="yellow"), since(lane["since_ms"], now), lane["reason"])
         _part(out, "Down, and held because of it", lanes)
+    if facts["outbox"]["waiting"]:
+        _part(out, "Outbox", _outbox_line(facts["outbox"], now))
     due = facts["next_due_ms"]
     line = f"Late writes refused: {facts['late_writes_refused']}"
     out.print(line + (f"   Next one due: {until(due, now)}" if due is not None else ""))
+
+
+def _outbox_line(outbox: Facts, now: int) -> Text:
+    """What other services have not been told yet, and why."""
+    n, reason = (
+        outbox["waiting"],
+        outbox["reason"] or "no relay took them yet: do workers have RABBITMQ_HOST?",
+    )
+    age = since(outbox["since_ms"], now)
+    return Text(f"{n} event{'s' * (n != 1)} to be published, the oldest for {age}: {reason}")
 
 
 def show_document(facts: Facts, console: Console | None = None) -> None:
@@ -178,7 +196,7 @@ def _attempt_lines(facts: Facts) -> list[RenderableType]:
     cells = [
         (
             _number(a, facts["id"]), clock(a["started_ms"]), span(a["ended_ms"] - a["started_ms"]), a["stage"],
-            f"worker {a['worker']}", a["outcome"],
+            f"worker {a['worker']}" if a["worker"] else "elsewhere", a["outcome"],
         )
         for a in facts["attempts"]
     ]  # fmt: skip
@@ -199,6 +217,8 @@ def _document_lines(facts: Facts, now: int) -> list[tuple[str, RenderableType]]:
     state = Text(facts["state"], style=STYLES.get(facts["state"], ""))
     if facts["stage"] is not None and facts["state"] != "done":
         state.append(f" at stage {facts['stage']}", style="default")
+    if facts["remote"]:
+        state.append(", in another service", style="default")
     marks = ["suspect"] if facts["suspect"] and facts["finished_ms"] is None else []
     marks += ["degraded"] if facts["degraded"] else []
     state.append("".join(f", {mark}" for mark in marks), style="default")

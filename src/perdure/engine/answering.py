@@ -163,8 +163,8 @@ class Answers:
         number = pipeline.stages.index(stage)
         following = pipeline.stages[min(number + 1, len(pipeline.stages) - 1)]
         return Save(
-            job, following.name, fallback.lane(following, job), following.lease_ms, suspect=job.crashes > 0, ran=stage.name,
-            output=made,
+            job, following.name, fallback.lane(following, job), following.lease_ms, suspect=job.crashes > 0,
+            ran=stage.name, output=made,
         )  # fmt: skip
 
     async def _verify(self, job: Job, stage: AnyStage, value: Any) -> None:

@@ -205,6 +205,7 @@ def attempt(op: Settle, now_ms: int) -> Row:
     """The history of a claim, written once."""
     j, failure = op.job, _failure(op)
     name, charged, delay_ms, why = _told(op)
+    stage = failure.stage if failure else op.save.ran if op.save else op.stage
     if failure is not None and failure.place is not None:
         why = f"{why}; raised at {failure.place}"
     error: Row = (None, None, None, None, None)
@@ -217,7 +218,7 @@ def attempt(op: Settle, now_ms: int) -> Row:
         )  # fmt: skip
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
-        failure.stage if failure else op.stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
+        stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
         op.requests,
     )  # fmt: skip
 
