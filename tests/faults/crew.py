@@ -49,7 +49,7 @@ class Crew:
             worker.kill()
             self.fleet.wait_until_gone(worker, within_s=GONE_S)
         elif worker.child is not None:
-            worker.kill_child()
+            worker.kill_child(GONE_S)
         else:
             return  # its last child is gone, its next one not there yet
         self.losses.append(Loss(worker.number, from_s, time.monotonic()))

@@ -81,7 +81,7 @@ class WorkerProcess:
         self.process.wait()
         return killed_s
 
-    def kill_child(self) -> float:
+    def kill_child(self, within_s: float = 2.0) -> float:
         """SIGKILL for the process that runs stages, which takes its nursery and cells along; when that was."""
         child = self.child
         assert child is not None, f"no child to kill\n{self.said}"
@@ -89,7 +89,7 @@ class WorkerProcess:
         os.kill(child, signal.SIGKILL)
         killed_s = time.monotonic()
         self.fleet.wait(
-            lambda: not any(alive(p) for p in doomed), "the cells of a killed worker to be gone", 2.0
+            lambda: not any(alive(p) for p in doomed), "the cells of a killed worker to be gone", within_s
         )
         return killed_s
 

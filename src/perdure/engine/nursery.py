@@ -213,6 +213,8 @@ def main(arguments: list[str]) -> NoReturn:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # while modules are imported there are no cells to care for
     _stand_firm()
     hello = json.loads(crossing.receive(control.fileno())[1])
+    if os.getppid() != hello["parent"]:  # it died before the kernel knew that we want to be told
+        os._exit(0)
     try:
         _load(hello)
     except ImportError as error:
