@@ -190,9 +190,9 @@ class AsyncPerdure(Working):
         answer = await self.store.requeue(
             Requeue(new.org, added.id, new.job, first, _who(), "added again", None if same else new)
         )
-        if answer == "requeued":
-            return Added(added.id, answer if same else "refreshed")
-        return added if same else Added(added.id, answer)
+        if answer != "requeued":
+            return added
+        return Added(added.id, answer if same else "refreshed")
 
     async def _receive(self, options: AddOptions, pipeline: Pipeline | str) -> NewDocument:
         unknown = set(options) - set(AddOptions.__annotations__)

@@ -7,7 +7,7 @@ import pytest
 from perdure import Context, Document, Pipeline
 from perdure.core.events import StageSaved
 from perdure.pipelines.document import documents
-from perdure.testing import Trial, drain, failing, recording, trial
+from perdure.testing import Trial, drain, failing, recording, tick, trial
 from tests.calls.web import Hit, Web
 
 WHALES = b"<html><body><p>Whales sing in the deep blue sea, and they travel very far.</p></body></html>"
@@ -127,7 +127,6 @@ def test_other_content_under_a_key_takes_the_place_of_the_old(store_url: str) ->
     seen.clear()
     with trial(notes, store=store_url) as app:
         first = app.add(text="one", key="note-1", pipeline=notes)
-        assert app.add(text="three", key="note-1", pipeline=notes).answer.startswith("refused: ")
         drain(app)
         assert app.add(text="one", key="note-1", pipeline=notes).answer == "unchanged"
         again = app.add(text="three", key="note-1", name="other.txt", pipeline=notes)
@@ -174,3 +173,38 @@ def test_what_was_saved_as_another_type_is_as_if_it_were_not_there(store_url: st
         app.requeue(id_, from_stage="read")
         assert drain(app).done == 1
         assert seen == ["None", "[3]"]
+
+
+def test_other_content_cuts_off_what_is_in_progress(store_url: str) -> None:
+    with trial(notes, store=store_url) as app:
+        id_ = app.add(text="one", key="note-1", pipeline=notes).id
+        with failing(read, RuntimeError("not yet")):
+            tick(app)
+        assert app.status(id_).state == "waiting"
+        assert app.add(text="three", key="note-1", pipeline=notes).answer == "refreshed"
+        assert (app.status(id_).state, app.status(id_).generation) == ("queued", 2)
+        assert drain(app).done == 1
+        assert app.output(id_, "count") == 5
+
+
+family = Pipeline("family")
+
+
+@family.stage
+def grow(doc: Document, ctx: Context) -> int:
+    for key, _, text in (line.partition("=") for line in doc.text.split()):
+        ctx.emit(notes.child(key, text=text, refresh=True))
+    return 0
+
+
+def test_a_child_with_other_content_is_processed_again(store_url: str) -> None:
+    with trial([family, notes], store=store_url) as app:
+        app.add(text="a=one b=two", key="all", pipeline=family)
+        assert drain(app).done == 3
+        children = {d.id: d.generation for d in app.documents() if d.pipeline == "notes"}
+        app.add(text="a=one b=other c=new", key="all", pipeline=family)
+        assert drain(app).dead == 0
+        after = {d.id: d.generation for d in app.documents() if d.pipeline == "notes"}
+        assert sorted(after.values()) == [1, 1, 2]
+        assert sorted(app.output(id_, "count") for id_ in after) == [3, 3, 5]
+        assert children.keys() <= after.keys()

@@ -186,14 +186,16 @@ class Pipeline:
         name: str = "",
         meta: Mapping[str, Any] | None = None,
         collection: str | None = None,
+        refresh: bool = False,
     ) -> SpawnDocument:
-        """A child document for this pipeline, for `Result(spawn=[...])`; the same key is the same child."""
+        """A child document for this pipeline, for `Result(spawn=[...])`; the same key is the same child. With `refresh`
+        one that has other content by now is processed again."""
         self.check()
         if not 0 < len(key) <= KEY_LENGTH_MAX:
             raise InputInvalid(f"the key of a child document has 1 to {KEY_LENGTH_MAX} characters")
         kind, content = child_content(text, data, json)
         raw_meta = input_bytes(dict(meta or {}), "meta of a child document")
-        return SpawnDocument(self.name, key, kind, content, name, raw_meta, collection, self.module)
+        return SpawnDocument(self.name, key, kind, content, name, raw_meta, collection, self.module, refresh)
 
     # -----------------------------------------------------------------------------------------
 

@@ -114,6 +114,7 @@ class SpawnDocument:
     meta: bytes = b"{}"
     collection: str | None = None  # None: the parent's
     module: str | None = None
+    refresh: bool = False  # where there is one with other content, that starts again with this
 
     def document_id(self, parent_id: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, digest(parent_id, self.pipeline, self.key)))

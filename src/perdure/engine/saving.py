@@ -146,7 +146,7 @@ async def children(
             id=spawn.document_id(job.document_id), org=job.org, job=new, collection=spawn.collection or collection,
             kind=spawn.kind, name=checked(spawn.name, "the name of a child document"),
             content_hash=hashlib.sha256(spawn.content).hexdigest(), size=len(spawn.content), inline=inline, blob=blob,
-            meta=spawn.meta, parent_id=job.document_id,
+            meta=spawn.meta, parent_id=job.document_id, refresh=spawn.refresh,
         )  # fmt: skip
         documents.append(with_limit(document, pipeline))
     return tuple(documents), tuple(jobs)

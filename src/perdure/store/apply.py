@@ -212,7 +212,19 @@ class Flush:
             if which in added and which not in seen:
                 seen.add(which)
                 self.entries.append(entering.first(document))
+        for document in documents:
+            if document.refresh and (document.org, document.id) not in added:
+                yield from self._refresh(document)
         return added
+
+    def _refresh(self, document: NewDocument) -> Steps[None]:
+        """Start a child again that has other content by now."""
+        known = yield Query(self.sql.DOCUMENT_HASH, (document.org, document.id))
+        if known and known[0][0] != document.content_hash:
+            reason = "its parent has other content for it"
+            yield from self.requeue(
+                Requeue(document.org, document.id, document.job, None, "parent", reason, document)
+            )
 
     # --- operators' acts -------------------------------------------------------------------------
 
@@ -221,7 +233,9 @@ class Flush:
         if not found:
             return "refused: no such document"
         if found[0][0] == "open":
-            return "refused: the document is still in progress; cancel it first"
+            if op.content is None:
+                return "refused: the document is still in progress; cancel it first"
+            yield from self._cut_off(op.org, op.document_id, "superseded by other content")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
         if op.content is not None:
             yield Query(self.sql.DOCUMENT_CONTENT, rows.content(op.document_id, op.content))
@@ -237,17 +251,21 @@ class Flush:
             return "refused: no such document"
         if found[0][0] != "open":
             return f"refused: the document is {found[0][0]}"
-        running = yield Query(self.sql.JOB_RUNNING, (op.org, op.document_id))
-        if cut_off := [rows.cancelled(rows.job(row), op.reason, self.now_ms) for row in running]:
-            yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
-        freed = yield Query(self.sql.JOB_CANCEL, (op.org, op.document_id, self.now_ms))
-        self.keys |= {row[0] for row in freed if row[0] is not None}
+        yield from self._cut_off(op.org, op.document_id, op.reason)
         yield Query(self.sql.OUTBOX_WITHDRAW, (op.org, op.document_id))
         reason = cleaned(op.reason) or None
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
         yield Query(self.sql.DOCUMENT_END, rows=[end])
         yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
         return "cancelled"
+
+    def _cut_off(self, org: str, document_id: str, reason: str) -> Steps[None]:
+        """End all jobs of the document; a worker that runs one is fenced."""
+        running = yield Query(self.sql.JOB_RUNNING, (org, document_id))
+        if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
+            yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
+        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, self.now_ms))
+        self.keys |= {row[0] for row in freed if row[0] is not None}
 
     def raise_(self, op: Raise) -> Steps[str]:
         changed = yield Query(self.sql.JOB_RAISE, (op.org, op.document_id, entering.PRIORITY_MAX))

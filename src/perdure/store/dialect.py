@@ -377,13 +377,13 @@ class Dialect(ABC):
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 AND state <> 'open' "
-        "RETURNING generation"
+        "error_meta = NULL, generation = generation + 1 WHERE org = $1 AND id = $2 RETURNING generation"
     )
     DOCUMENT_DEGRADED = (
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
     )
+    DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_CONTENT = (
         "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
         "blob = $9, meta = $10 WHERE org = $1 AND id = $2"

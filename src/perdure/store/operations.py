@@ -52,12 +52,13 @@ class NewDocument:
     meta: bytes = b"{}"
     dedupe: str | None = None
     parent_id: str | None = None
+    refresh: bool = False  # a child that is there with other content starts again with this
 
 
 @frozen
 class Added:
     """The answer to an add: the document's id, and `added` or `exists`; of what may have changed since it was added,
-    `requeued` (a URL is fetched again), `unchanged`, `refreshed` or `refused: why`."""
+    `requeued` (a URL is fetched again), `unchanged` or `refreshed`."""
 
     id: str
     answer: str
@@ -226,7 +227,7 @@ class Requeue:
     )
     by: str = ""
     reason: str = ""
-    content: NewDocument | None = None  # instead of what the document has
+    content: NewDocument | None = None  # instead of what the document has; then it may be in progress, too
 
 
 @frozen
