@@ -128,14 +128,14 @@ def test_a_key_of_your_own_decides_what_is_the_same(store_url: str) -> None:
     with trial(books, store=store_url) as app:
         first = app.add(text="a", key="invoice 7", pipeline=books)
         same = app.add(text="b", key="invoice 7", pipeline=books)
-        assert (same.id, same.answer) == (first.id, "exists")
+        assert (same.id, same.answer) == (first.id, "refreshed")
         assert app.add(text="a", key="invoice 8", pipeline=books).answer == "added"
         many = app.add_many([{"text": "x", "key": "k"}, {"text": "y", "key": "k"}], pipeline=books)
-        assert [m.answer for m in many] == ["added", "exists"]
+        assert [m.answer for m in many] == ["added", "refreshed"]
         assert many[0].id == many[1].id
         assert [app.add(text="z", key=long_key, pipeline=books).answer for _ in range(2)] == [
             "added",
-            "exists",
+            "unchanged",
         ]
 
 

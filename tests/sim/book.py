@@ -49,6 +49,7 @@ class Book:
         self.effects: Counter[Key] = Counter()
         self.acts: Counter[tuple[str, str, str]] = Counter()
         self.acts_now: set[tuple[str, str]] = set()  # verb and target, of this transaction
+        self.refreshed_now: set[str] = set()  # documents that got other content in it
         self.last_act: dict[str, str] = {}
         self.charged: Counter[tuple[str, int]] = Counter()  # claims that were, by key and generation
         self.ended: set[tuple[str, int, int]] = set()  # claims in history: key, generation, claim
@@ -81,6 +82,7 @@ class Book:
         self.latest_ms = max(self.latest_ms, self.now_ms)
         self.limits_of_keys.earn()
         self.acts_now = set()
+        self.refreshed_now = set()
         try:
             if changes.keys() & {"lane", "queue", "slot", "dependency"}:
                 self._read_switches()
@@ -197,6 +199,7 @@ class Book:
         if old.identity != new.identity or (old[:7] != new[:7] and not refreshed):
             raise Violation("immutable", f"the document {new.id} was changed")
         if old.content_hash != new.content_hash:
+            self.refreshed_now.add(new.id)
             self.world.happened("refreshed", f"{new.id}, now {new.name}")
         if new.generation != old.generation and ("requeue", new.id) not in self.acts_now:
             raise Violation("history", f"{new.id} has a new generation that nobody asked for")

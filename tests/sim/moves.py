@@ -73,8 +73,12 @@ class Moves:
     def _entered(self, old: JobRow | None, new: JobRow) -> None:
         self.world.tell(f"job {new.key} enters {new.queue} as {new.state}, generation {new.generation}")
         document = self.book.documents[new.document_id]
-        if old is not None and (old.ending is None or ("requeue", new.document_id) not in self.book.acts_now):
+        asked = ("requeue", new.document_id) in self.book.acts_now
+        cut_off = new.document_id in self.book.refreshed_now
+        if old is not None and not (asked and (cut_off or old.ending is not None)):
             raise Violation("progress", f"{new.key} went from {old.state} into a new generation by itself")
+        if old is not None and old.state == "running":
+            self._told(old)
         self._not_before_ms[new.id] = 0
         if old is None and new.generation == 1 and new.key == f"doc-{new.document_id}":
             delay_s = json.loads(document.meta).get("delay_s", 0)
@@ -121,17 +125,22 @@ class Moves:
 
     # --- the end of a claim ----------------------------------------------------------------------
 
-    def _ended(self, old: JobRow, new: JobRow, by: Process) -> None:
+    def _told(self, old: JobRow) -> Key:
+        """What history says of a claim that ended: outcome, charged, token, code, why."""
         found: list[Key] = self.book.database.execute(
             HISTORY, (old.org, old.document_id, old.key, old.generation, old.claims)
         ).fetchall()
         if not found or found[0][2] != old.token:
             raise Violation("history", f"claim {old.claims} of {old.key} ended without a word")
-        outcome, charged, _, code, why = found[0]
+        outcome, charged, _, _, why = found[0]
         self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
+        self.book.ended.add((old.key, old.generation, old.claims))
+        self.book.charged[old.key, old.generation] += charged
+        return found[0]
+
+    def _ended(self, old: JobRow, new: JobRow, by: Process) -> None:
+        outcome, _, _, code, why = self._told(old)
         which = (old.key, old.generation)
-        self.book.ended.add((*which, old.claims))
-        self.book.charged[which] += charged
         self._check_taker(old, by, outcome)
         if new.state == "running":  # ended and claimed again in one flush
             return
@@ -155,7 +164,8 @@ class Moves:
     def _check_taker(self, old: JobRow, by: Process, outcome: str) -> None:
         """A claim is ended by its holder, by an operator, or when the lease is over or the holder is gone."""
         if outcome == "cancelled":
-            if ("cancel", old.document_id) not in self.book.acts_now:
+            cut_off = old.document_id in self.book.refreshed_now
+            if ("cancel", old.document_id) not in self.book.acts_now and not cut_off:
                 raise Violation("history", f"{old.key} was cancelled by nobody")
             return
         holder = self.ledger.workers[old.worker or 0]

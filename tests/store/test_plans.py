@@ -126,7 +126,7 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
         "aged": Query(sql.PRUNE_AGED, (QUEUE, START_MS, 500)),
         "beyond": Query(sql.PRUNE_BEYOND, (QUEUE, 1_000, 500)),
         "status": Query(sql.STATUS, ("o1", "d1")),
-        "cancel": Query(sql.JOB_CANCEL, ("o1", "d1", now_ms)),
+        "cancel": Query(sql.JOB_CANCEL, ("o1", "d1", 0, now_ms)),
         "held": Query(sql.HELD_READY, (9, QUEUE, "ocr", False, 10)),
         "held, parked": Query(sql.HELD_PARKED, (9, QUEUE, "ocr", 10)),
         "lend": Query(sql.LEND, ("ocr",), [("o1", 5)]),

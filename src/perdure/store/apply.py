@@ -235,7 +235,8 @@ class Flush:
         if found[0][0] == "open":
             if op.content is None:
                 return "refused: the document is still in progress; cancel it first"
-            yield from self._cut_off(op.org, op.document_id, "superseded by other content")
+            # what follows from generations that ended goes on: somebody was promised it
+            yield from self._cut_off(op.org, op.document_id, found[0][1], "superseded by other content")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
         if op.content is not None:
             yield Query(self.sql.DOCUMENT_CONTENT, rows.content(op.document_id, op.content))
@@ -251,21 +252,21 @@ class Flush:
             return "refused: no such document"
         if found[0][0] != "open":
             return f"refused: the document is {found[0][0]}"
-        yield from self._cut_off(op.org, op.document_id, op.reason)
-        yield Query(self.sql.OUTBOX_WITHDRAW, (op.org, op.document_id))
+        yield from self._cut_off(op.org, op.document_id, 0, op.reason)
         reason = cleaned(op.reason) or None
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
         yield Query(self.sql.DOCUMENT_END, rows=[end])
         yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
         return "cancelled"
 
-    def _cut_off(self, org: str, document_id: str, reason: str) -> Steps[None]:
-        """End all jobs of the document; a worker that runs one is fenced."""
-        running = yield Query(self.sql.JOB_RUNNING, (org, document_id))
+    def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:
+        """End all jobs of the document from this generation on; a worker that runs one is fenced."""
+        running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since))
         if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
-        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, self.now_ms))
+        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, since, self.now_ms))
         self.keys |= {row[0] for row in freed if row[0] is not None}
+        yield Query(self.sql.OUTBOX_WITHDRAW, (org, document_id))
 
     def raise_(self, op: Raise) -> Steps[str]:
         changed = yield Query(self.sql.JOB_RAISE, (op.org, op.document_id, entering.PRIORITY_MAX))

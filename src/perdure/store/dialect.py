@@ -389,12 +389,13 @@ class Dialect(ABC):
         "blob = $9, meta = $10 WHERE org = $1 AND id = $2"
     )
     JOB_RUNNING = (
-        f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running'"
+        f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running' "
+        "AND j.generation >= $3"
     )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
-        "finished_ms = $3, probe = NULL, home = NULL "
-        "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL RETURNING limit_key"
+        "finished_ms = $4, probe = NULL, home = NULL "
+        "WHERE org = $1 AND document_id = $2 AND generation >= $3 AND finished_ms IS NULL RETURNING limit_key"
     )
     JOB_RAISE = (
         "UPDATE job SET vt = 0, run_at_ms = 0, priority = $3 WHERE org = $1 AND document_id = $2 "
