@@ -377,7 +377,8 @@ class Dialect(ABC):
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, degraded = FALSE, generation = generation + 1 WHERE org = $1 AND id = $2 RETURNING generation"
+        "error_meta = NULL, degraded = FALSE, generation = generation + 1 WHERE org = $1 AND id = $2 "
+        "RETURNING generation"
     )
     DOCUMENT_DEGRADED = (
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
