@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Document, Pipeline
+from perdure import Document, Pipeline, Result
 from perdure.core.events import JobRecovered, StageHandedOver, WriteFenced
 from perdure.errors import DocumentUnknown, InputInvalid, PipelineInvalid
 from perdure.store.records import OutboxEvent
@@ -404,6 +404,51 @@ def test_an_answer_must_say_whom_it_means(store_url: str) -> None:
             app.remote_finish("nobody", 5, {})
         with pytest.raises(InputInvalid):
             app.remote_fail(id_, 5, code="two words")
+
+
+def test_what_begins_elsewhere_goes_on_here(store_url: str) -> None:
+    """Nothing was saved before the answer, which alone says that there is something to take up."""
+    begun = Pipeline("begun")
+    begun.remote_stage("fetch", event="Wanted", done="Fetched", output=str)
+
+    @begun.stage(lease_s=77)
+    def read(fetch: str) -> int:
+        return len(fetch)
+
+    with trial(begun, store=store_url) as app:
+        id_, event = handed_over(app, begun)
+        assert app.remote_finish(id_, event["token"], "text") == "saved"
+        job = app._call(app.service.store.job_at("default", id_, f"doc-{id_}"))
+        assert job is not None
+        assert job.lease_ms == 77_000
+        assert drain(app).done == 1
+        assert (app.output(id_, "read"), waiting(app)) == (4, [])
+
+
+def test_other_content_withdraws_the_event_of_the_old_but_not_of_its_follow_ups(store_url: str) -> None:
+    told = Pipeline("told")
+    told.remote_stage("tell", event="Stored", done="Told", output=str)
+    kept = Pipeline("kept", then=[told])
+
+    @kept.stage
+    def keep(doc: Document) -> Result[int]:
+        return Result(doc.size, spawn=[told.job(doc)])
+
+    again = kept.remote_stage("check", event="Kept", done="Checked", output=str)
+    assert again.failed == "KeptFailed"
+    with trial(kept, store=store_url) as app:
+        id_ = app.add(text="a", key="k", pipeline=kept).id
+        tick(app)
+        (check,) = publish(app)
+        assert app.remote_finish(id_, check["token"], "fine") == "saved"
+        tick(app)  # the follow-up is handed over, and its event waits
+        assert app.add(text="b", key="k", pipeline=kept).answer == "refreshed"
+        tick(app)  # so does the new content
+        assert app.add(text="c", key="k", pipeline=kept).answer == "refreshed"
+        assert [event.name for event in waiting(app)] == ["Stored"]
+        (stored,) = publish(app)
+        answer = app.remote_finish(id_, stored["token"], "told", job=stored["job"])
+        assert (answer, stored["generation"]) == ("saved", 1)
 
 
 def test_the_token_of_a_worker_of_ours_is_nobody_elses(store_url: str) -> None:

@@ -504,7 +504,11 @@ class Dialect(ABC):
     OUTBOX_LATE = "SELECT coalesce(CAST($1 AS bigint), perdure_now()) - min(due_ms) FROM outbox"
     OUTBOX_FAILED = "UPDATE outbox SET tries = tries + 1, due_ms = $2, error = $3 WHERE id = $1"
     OUTBOX_AWAY = "UPDATE outbox SET error = $1 WHERE id = (SELECT min(id) FROM outbox)"
-    OUTBOX_WITHDRAW = "DELETE FROM outbox WHERE org = $1 AND document_id = $2 AND token IS NOT NULL"
+    #: Those that would hand over what nobody may work on any more.
+    OUTBOX_WITHDRAW = (
+        "DELETE FROM outbox WHERE org = $1 AND document_id = $2 AND token IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM job j WHERE j.org = outbox.org AND j.id = outbox.job_id AND j.token = outbox.token)"
+    )
     OUTBOX_STATE = (
         "SELECT count(*), min(created_ms), "
         "(SELECT error FROM outbox WHERE error IS NOT NULL ORDER BY id LIMIT 1) FROM outbox"
