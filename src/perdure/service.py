@@ -136,7 +136,7 @@ class AsyncPerdure(Working):
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
-        if self.settings.rabbitmq_host is not None:
+        if self.settings.rabbitmq_host:
             from perdure.watch.bus import Bus  # an extra
 
             bus = Bus(self.settings, self.store, self.answers)

@@ -451,6 +451,58 @@ def test_other_content_withdraws_the_event_of_the_old_but_not_of_its_follow_ups(
         assert (answer, stored["generation"]) == ("saved", 1)
 
 
+def test_an_answer_to_a_stage_that_is_gone_lets_the_document_go_on(store_url: str) -> None:
+    before, now = Pipeline("evolving"), Pipeline("evolving")
+    before.remote_stage("old", event="Wanted", done="Made")
+
+    @before.stage
+    @now.stage
+    def last(doc: Document) -> str:
+        return doc.text
+
+    with trial(before, store=store_url) as app:
+        id_, event = handed_over(app, before)
+    with trial(now, store=store_url) as app:
+        assert app.remote_finish(id_, event["token"], "anything") == "saved"
+        assert drain(app).done == 1
+
+
+def test_another_version_of_the_stage_asks_again(store_url: str) -> None:
+    before, now = Pipeline("evolving"), Pipeline("evolving")
+    before.remote_stage("make", event="Wanted", done="Made", version=1)
+    now.remote_stage("make", event="Wanted", done="Made", version=2)
+
+    @before.stage
+    @now.stage
+    def last(make: str) -> str:
+        return make
+
+    with trial(before, store=store_url) as app:
+        id_, event = handed_over(app, before)
+    with trial(now, store=store_url) as app:
+        assert app.remote_finish(id_, event["token"], "old") == "saved"
+        tick(app)
+        (event,) = publish(app)
+        assert app.remote_finish(id_, event["token"], "new") == "saved"
+        assert drain(app).done == 1
+        assert (app.output(id_, "last"), app.status(id_).attempts_made) == ("new", 1)
+
+
+def test_an_answer_that_cannot_be_written_now_is_not_a_failure(store_url: str, monkeypatch: Any) -> None:
+    with trial(archives, store=store_url) as app:
+        id_, event = handed_over(app)
+
+        async def away(_: bytes) -> str:
+            raise OSError("no space left on device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(app.service.blobs, "put", away)
+            with pytest.raises(OSError, match="no space"):
+                app.remote_finish(id_, event["token"], {str(n): n for n in range(5_000)})
+        assert app.status(id_).remote
+        assert app.remote_finish(id_, event["token"], {"messages": 1}) == "saved"
+
+
 def test_the_token_of_a_worker_of_ours_is_nobody_elses(store_url: str) -> None:
     with trial(archives, store=store_url) as app:
         id_ = app.add(text="a", pipeline=archives).id

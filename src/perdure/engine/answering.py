@@ -31,6 +31,7 @@ from perdure.errors import (
     Permanent,
     PipelineUnknown,
     StageSignal,
+    StoreError,
     Transient,
     Unstorable,
 )
@@ -99,6 +100,8 @@ class Answers:
         except (StageSignal, Unstorable) as error:
             ended = await self._raised(about, job, given, error)
             return f"failed: {error}" if ended == "failed" else ended
+        except (StoreError, OSError):
+            raise  # not the answer's fault: it may come again
         except Exception as error:  # a contract of the stage raised
             ended = await self._raised(about, job, given, error)
             return f"failed: {error!r}" if ended == "failed" else ended

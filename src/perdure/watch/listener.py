@@ -52,6 +52,8 @@ class Listener:
                 await lost.wait()
             except BROKER_ERRORS as error:
                 log.info("no answers from %s: %s", self.broker.where, error)
+            except Exception:  # whatever it is, the next connection tries again
+                log.exception("answers could not be heard")
             finally:
                 await close(connection)
             await patience.wait()

@@ -61,7 +61,12 @@ class Relay:
         try:
             while True:
                 self._woken.clear()
-                if not await self.turn():
+                try:
+                    published = await self.turn()
+                except Exception:  # whatever it is, the next turn tries again
+                    log.exception("events could not be published")
+                    published = 0
+                if not published:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._woken.wait(), POLL_S)
         finally:
