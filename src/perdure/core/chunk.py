@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from perdure.core.fingerprint import digest
 from perdure.core.frozen import frozen
 
@@ -31,10 +33,13 @@ def chunk_id(document_id: str, content_hash: str, position: int, text: str) -> s
 
 def revision(chunks: tuple[Chunk, ...]) -> str:
     """Names a document's chunks with all that is stored of them: equal if, and only if, nothing differs."""
-    parts: list[str | bytes | int | None] = []
+    hashed = hashlib.sha256()
     for c in chunks:
-        parts += (c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, c.model, c.vector)
-    return digest(*parts)
+        vector = c.vector or b""
+        told = (c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, c.model, len(vector))
+        hashed.update(ascii(told).encode())
+        hashed.update(vector)
+    return hashed.hexdigest()
 
 
 @frozen

@@ -142,6 +142,8 @@ async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
     async def ask(batch: Sequence[Chunk]) -> list[bytes]:
         return await model.aembed([one.text for one in batch])
 
+    if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
+        return Embedded(model.name, await ask(chunk))
     vectors: list[bytes] = []
     async for _, found in ctx.aitems(batched(chunk, BATCH), run=ask):
         vectors += found
