@@ -32,7 +32,13 @@ class SimNursery:
     async def close(self) -> None: ...
 
     async def run(
-        self, target: str, payload: bytes, on_message: OnMessage, limits: Limits, started: Any = None
+        self,
+        target: str,
+        payload: bytes,
+        on_message: OnMessage,
+        limits: Limits,
+        started: Any = None,
+        reuse: int = 1,
     ) -> bytes:
         if self.world.rng.random() < self.world.faults.nursery_lost:
             self.world.happened("nursery lost")

@@ -179,6 +179,9 @@ class Home:
             for d in DEPENDENCIES.values()
             if d.requests
         ]  # fmt: skip
+        for state in DEPENDENCIES.values():  # this cell may serve another stage, and tells nothing twice
+            state.requests = state.successes = state.failures = state.throttled = 0
+            state.rows = []
         return told or None
 
     def learn(self, report: list[Known]) -> None:

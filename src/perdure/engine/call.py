@@ -1,4 +1,4 @@
-"""One call in a cell, seen from the worker: the conversation with it, its clocks, its killing and the verdict."""
+"""A cell, seen from the worker: the conversation of a call in it, its clocks, its killing and the verdict."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from perdure.engine.crossing import (
     decode_error,
     encode_error,
 )
-from perdure.engine.nursery import birth, memory, tree
-from perdure.engine.verdict import End, Limits, NurseryLost
+from perdure.engine.nursery import birth, memory, threads, tree
+from perdure.engine.verdict import CellCrashed, CellDoubtful, End, Limits, NurseryLost
 from perdure.errors import PerdureError
+
+REST_SHARE = 4  # a cell that holds more than this part of its memory is not used again
 
 OnMessage = Callable[[bytes], Awaitable[bytes]]
 OnStart = Callable[[int], None]
@@ -61,7 +63,10 @@ async def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 class Call:
-    """A call under way. `ended` is set when its cell is reaped, to None when that can no longer be known."""
+    """A call under way. `ended` is set when its cell is reaped, to None when that can no longer be known.
+
+    A cell that answered well may serve another call: `rest` it, and call `talk` again.
+    """
 
     def __init__(self, limits: Limits, sock: socket.socket) -> None:
         self.limits, self.sock = limits, sock
@@ -72,13 +77,29 @@ class Call:
         self.answering = self.doomed = False
         self.cause: PerdureError | None = None
         self.seen: dict[int, str] = {}
+        self.served = 0  # calls before this one
+        self.rested: float | None = None  # since when it waits for another
+
+    def rest(self) -> bool:
+        """Whether the cell is as it was before its call, so that it can serve another one."""
+        clean = tree(self.pid) == [self.pid] and threads(self.pid) == 1
+        small = (
+            self.limits.memory_bytes is None or memory([self.pid]) < self.limits.memory_bytes // REST_SHARE
+        )
+        if self.doomed or self.ended.done() or self.limits.cpu_s is not None or not (clean and small):
+            return False
+        self.served += 1
+        self.rested = time.monotonic()
+        self.began, self.cause, self.seen = None, None, {}
+        return True
 
     async def talk(
         self, target: str, payload: bytes, on_message: OnMessage, started: OnStart | None
     ) -> tuple[int, bytes] | None:
         """Hand over the call and answer its messages; its last one, or None when it fell silent for good."""
         try:
-            self.pid = int((await receive(self.sock))[1])
+            if not self.served:
+                self.pid = int((await receive(self.sock))[1])
             if started is not None:
                 started(self.pid)
             self.began = self.heard = time.monotonic()
@@ -146,13 +167,20 @@ class Call:
             case (kind, body) if kind == RAISED:
                 raise decode_error(body)
             case (kind, _) if kind == OUT_OF_MEMORY:
-                raise verdict.memory_exceeded("MemoryError: the call ran into the limit of its address space")
+                message = "MemoryError: the call ran into the limit of its address space"
+                raise self._doubted(verdict.memory_exceeded(message))
         if self.cause is not None:
-            raise self.cause
+            raise self._doubted(self.cause)
         end = self.ended.result()
         if end is None or self.began is None:
             raise NurseryLost(f"the cell was gone before the call began ({end})")
-        raise verdict.crash(self.limits, end)
+        raise self._doubted(verdict.crash(self.limits, end))
+
+    def _doubted(self, cause: PerdureError) -> PerdureError:
+        """The cause, or that it may be another call's."""
+        if self.served and isinstance(cause, CellCrashed):
+            return CellDoubtful(f"{cause}; its process had served {self.served} others before")
+        return cause
 
 
 async def _answer(on_message: OnMessage, body: bytes) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""What runs in a cell: a process becomes one, takes its limits, makes one call of user code and answers."""
+"""What runs in a cell: a process becomes one, takes its limits, makes calls of user code and answers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def preload(names: Sequence[str]) -> None:
 
 
 def live(fd: int) -> NoReturn:
-    """Take one call from `fd`, run it, answer, and wait to be killed. Never returns."""
+    """Take a call from `fd`, run it, answer, and wait for another one or to be killed. Never returns."""
     cell = os.getpid()
     turn = threading.Lock()
 
@@ -126,26 +126,26 @@ def live(fd: int) -> NoReturn:
         return body
 
     try:
-        kind, body = _run(fd, ask)
-    except MemoryError as error:
-        error.__traceback__ = None  # lets go of what filled the memory
-        kind, body = OUT_OF_MEMORY, b""
-    except BaseException as error:
-        kind, body = RAISED, encode_error(error)
-    try:
-        if os.getpid() == cell:  # else user code forked and its child came back to here
-            with suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            send(fd, kind, body)
-            os.read(fd, 1)
+        send(fd, READY, str(cell).encode())
+        while os.getpid() == cell:  # else user code forked and its child came back to here
+            try:
+                kind, body = _run(fd, ask)
+            except MemoryError as error:
+                error.__traceback__ = None  # lets go of what filled the memory
+                kind, body = OUT_OF_MEMORY, b""
+            except BaseException as error:
+                kind, body = RAISED, encode_error(error)
+            if os.getpid() == cell:
+                with suppress(Exception):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                send(fd, kind, body)
     finally:
         os._exit(0)
 
 
 def _run(fd: int, ask: Callable[[bytes], bytes]) -> tuple[int, bytes]:
     try:
-        send(fd, READY, str(os.getpid()).encode())
         _, target = receive(fd)
         _, payload = receive(fd)
     except (EOFError, OSError):

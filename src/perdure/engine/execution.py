@@ -175,7 +175,11 @@ class Execution:
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
         try:
-            answer = await self.runner.nursery.run(TARGET, pickle.dumps(assignment), self._asked, limits)
+            # what may be to blame for a crash runs alone
+            reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse
+            answer = await self.runner.nursery.run(
+                TARGET, pickle.dumps(assignment), self._asked, limits, reuse=reuse
+            )
         finally:
             rooms.remove(room)
         produced, emitted = pickle.loads(answer)

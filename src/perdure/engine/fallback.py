@@ -11,7 +11,7 @@ from perdure.core.lane import lane_of
 from perdure.core.model import Job, repairs
 from perdure.core.outcome import describe, telling
 from perdure.engine.execution import Ran
-from perdure.engine.isolate import CellCrashed, CellOverdue, NurseryLost, PreloadFailed
+from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, NurseryLost, PreloadFailed
 from perdure.engine.stage_cell import conclude, load
 from perdure.errors import (
     DependencyDown,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.engine.threads import Threads
 
 #: Nothing that a fallback could help with.
-_OTHERS = (CellCrashed, NurseryLost, PreloadFailed, LeaseLost, StoreError, Permanent)
+_OTHERS = (CellCrashed, CellDoubtful, NurseryLost, PreloadFailed, LeaseLost, StoreError, Permanent)
 
 
 def lane(stage: AnyStage, job: Job) -> str:

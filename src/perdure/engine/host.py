@@ -21,6 +21,7 @@ from perdure.engine.nursery import ENDED, REPORT, REQUEST, STARTED, children
 from perdure.engine.verdict import End, Limits, NurseryLost, PreloadFailed, signal_name
 
 WATCH_S = 0.1  # between two looks at the cells
+REST_S = 5.0  # that a cell waits for another call
 LATE_S = 0.5  # a look this late says that our own loop stood still, not that the cells did
 WARM_S = 120.0  # for imports
 GRACE_S = 1.0  # for what is under way when a process dies
@@ -39,6 +40,7 @@ class Host:
         self.why = ""
         self.reader: asyncio.Task[None] | None = None
         self.watcher: asyncio.Task[None] | None = None
+        self.leaving: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(cls, preload: list[str]) -> Host:
@@ -70,6 +72,19 @@ class Host:
         """Whether no cell can come from here any more."""
         return bool(self.why) or self.reader is None or self.reader.done() or self.process.poll() is not None
 
+    def rested(self, limits: Limits, reuse: int) -> Call | None:
+        """A cell that waits for another call, if there is one that may serve it."""
+        for cell in self.calls.values():
+            if (
+                cell.rested is not None
+                and cell.limits == limits
+                and cell.served < reuse
+                and not cell.ended.done()
+            ):
+                cell.rested = None
+                return cell
+        return None
+
     async def hatch(self, limits: Limits) -> Call:
         """Have a cell forked; it waits for its call."""
         ours, theirs = socket.socketpair()
@@ -99,15 +114,16 @@ class Host:
             except BlockingIOError:
                 await asyncio.sleep(0.01)
 
-    async def finish(self, cell: Call, talk: asyncio.Task[Any]) -> None:
+    async def finish(self, cell: Call, talk: asyncio.Task[Any] | None = None) -> None:
         """Kill the cell with everything below it, wait until it is gone, and let go of it."""
-        talk.cancel()
+        both: set[asyncio.Future[Any]] = {cell.ended} if talk is None else {talk, cell.ended}
+        if talk is not None:
+            talk.cancel()
         cell.kill()
-        both: set[asyncio.Future[Any]] = {talk, cell.ended}
         await asyncio.wait(both, timeout=KILL_S)
         if not cell.ended.done():
             await self.lose("did not report the end of a killed cell")
-        if talk.done() and not talk.cancelled():
+        if talk is not None and talk.done() and not talk.cancelled():
             talk.exception()  # seen; whoever was not cancelled raises it
         cell.sock.close()
         self.calls = {number: each for number, each in self.calls.items() if each is not cell}
@@ -124,6 +140,8 @@ class Host:
         how = self.why or await self.bury(GRACE_S)
         for cell in self.calls.values():
             cell.end(None, NurseryLost(f"the process that forks cells {how}"))
+            if cell.rested is not None:
+                cell.sock.close()
         if self.watcher is not None:
             self.watcher.cancel()
         await self.bury(GRACE_S)
@@ -161,7 +179,12 @@ class Host:
                 with suppress(OSError):
                     strays[os.getsid(pid)].append(pid)
             for cell in list(self.calls.values()):
-                if late:  # first let what the cells sent meanwhile be read
+                if cell.rested is not None:
+                    if now - cell.rested > REST_S or cell.ended.done():
+                        cell.rested = None
+                        self.leaving.add(leaving := asyncio.create_task(self.finish(cell)))
+                        leaving.add_done_callback(self.leaving.discard)
+                elif late:  # first let what the cells sent meanwhile be read
                     cell.heard += gap
                 elif cell.began is None and now - cell.asked > WARM_S:
                     await self.lose("started no cell in time")

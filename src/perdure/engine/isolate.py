@@ -16,12 +16,14 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.engine.call import OnMessage, OnStart
-from perdure.engine.crossing import RemoteError
+from perdure.engine.crossing import DONE, RAISED, RemoteError
 from perdure.engine.host import GRACE_S, Host
-from perdure.engine.verdict import CellCrashed, CellOverdue, Limits, NurseryLost, PreloadFailed
+from perdure.engine.verdict import CellCrashed, CellDoubtful, CellOverdue, Limits, NurseryLost, PreloadFailed
 from perdure.errors import PerdureError
 
-__all__ = ["CellCrashed", "CellOverdue", "Limits", "Nursery", "NurseryLost", "PreloadFailed", "RemoteError"]
+__all__ = [
+    "CellCrashed", "CellDoubtful", "CellOverdue", "Limits", "Nursery", "NurseryLost", "PreloadFailed", "RemoteError",
+]  # fmt: skip
 
 
 class Nursery:
@@ -43,16 +45,20 @@ class Nursery:
         on_message: OnMessage,
         limits: Limits,
         started: OnStart | None = None,
+        reuse: int = 1,
     ) -> bytes:
         """Call `target` ("module:function") as `function(payload, ask)` in a cell and return its bytes.
 
         `ask(message)` there awaits `on_message(message)` here; what that raises is raised there. `started` is told the
         cell's pid before user code begins. If the cell dies while a message is being answered, the answer has a second
         to complete and is then cancelled. Cancelling the call kills the cell and returns when it is gone.
+
+        A cell whose calls all answered serves up to `reuse` of them. One that ends without an answer after it served
+        others raises CellDoubtful: call again, with 1.
         """
         try:
             host = await self._open()
-            cell = await host.hatch(limits)
+            cell = host.rested(limits, reuse) or await host.hatch(limits)
         except OSError as error:  # no process or descriptor is to be had: that is not the call's fault
             raise NurseryLost(f"no process could be started: {error}") from error
         talk = asyncio.create_task(cell.talk(target, payload, on_message, started))
@@ -68,7 +74,8 @@ class Nursery:
                 await asyncio.wait({cell.ended}, timeout=GRACE_S)
                 cell.kill(CellCrashed("silenced", "the call closed its connection to the worker"))
         finally:
-            await _see_through(host.finish(cell, talk))
+            if cell.served + 1 >= reuse or not _answered(talk) or not cell.rest():
+                await _see_through(host.finish(cell, talk))
         return cell.judge(None if talk.cancelled() or not talk.done() else talk.result())
 
     async def close(self) -> None:
@@ -87,6 +94,14 @@ class Nursery:
         ):
             task = self._host = asyncio.create_task(Host.start(self._preload))
         return await asyncio.shield(task)
+
+
+def _answered(talk: asyncio.Task[tuple[int, bytes] | None]) -> bool:
+    """Whether the call came to its end, well or with an error of its own."""
+    if not talk.done() or talk.cancelled() or talk.exception() is not None:
+        return False
+    last = talk.result()
+    return last is not None and last[0] in (DONE, RAISED)
 
 
 async def _see_through(work: Coroutine[Any, Any, None]) -> None:

@@ -38,7 +38,7 @@ from perdure.engine import fallback, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
 from perdure.engine.handing import hand_over
-from perdure.engine.isolate import CellCrashed, CellOverdue, Nursery, NurseryLost, PreloadFailed
+from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.notice import death_at
@@ -351,6 +351,8 @@ class Runner:
                 return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
                 return Overdue(journey.stage, str(error.code), str(error), policy)
+            case CellDoubtful():
+                return Orphaned(journey.stage, str(error))
             case NurseryLost():
                 return Orphaned(journey.stage, str(error), blame=False)
             case PreloadFailed():  # a broken installation is nobody's attempt; another worker may do better

@@ -41,6 +41,7 @@ class StageOptions(TypedDict, total=False):
     isolate: bool  # in a process of its own that can be killed
     memory_mb: int  # of that process
     cpu_s: int | None  # of that process
+    reuse: int  # runs that such a process serves, one after the other, as long as all go well
     preload: Iterable[str]  # modules that it finds imported; each process would import them anew
     needs: Iterable[str]  # dependencies; the document is held while one of them is down
     lease_s: float | None
@@ -83,6 +84,7 @@ class Stage(Generic[P, R]):
         isolate: bool = False,
         memory_mb: int = 2048,
         cpu_s: int | None = None,
+        reuse: int = 1,
         preload: Iterable[str] = (),
         needs: Iterable[str] = (),
         lease_s: float | None = None,
@@ -100,7 +102,7 @@ class Stage(Generic[P, R]):
         self.version, self.was = version, was
         self.timeout, self.stall, self.isolate = timeout, stall, isolate
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
-        self.preload = tuple(preload)
+        self.reuse, self.preload = reuse, tuple(preload)
         self.needs = (needs,) if isinstance(needs, str) else tuple(needs)
         self.lane = lane_of(self.needs)
         self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model
@@ -294,6 +296,7 @@ class Stage(Generic[P, R]):
             stall=self.stall,
             memory_mb=self.memory_mb,
             cpu_s=self.cpu_s,
+            reuse=self.reuse,
             lease_s=self.lease_s,
             attempts=self.attempts,
         )

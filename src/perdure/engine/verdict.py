@@ -30,6 +30,12 @@ class NurseryLost(PerdureError):
     code = "nursery_lost"
 
 
+class CellDoubtful(PerdureError):
+    """A cell that had served other calls before ended without an answer: whose fault that was, a new one tells."""
+
+    code = "cell_doubtful"
+
+
 class PreloadFailed(PerdureError):
     """A module that every call needs cannot be imported; no call can run until that is mended."""
 

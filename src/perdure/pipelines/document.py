@@ -29,6 +29,7 @@ from perdure.settings import current
 PER_HOST = 2
 EXTRACT_MB = 1_024
 FETCH_BYTES_MAX = 256 << 20
+REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
 BATCH = 64  # chunks that are embedded and saved at a time
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
@@ -111,7 +112,13 @@ def _same(one: Source, other: Source) -> bool:
 
 
 @documents.stage(
-    version=VERSION, isolate=True, memory_mb=EXTRACT_MB, timeout=EXTRACT_S, stall=STALL_S, preload=MODULES
+    version=VERSION,
+    isolate=True,
+    memory_mb=EXTRACT_MB,
+    timeout=EXTRACT_S,
+    stall=STALL_S,
+    reuse=REUSE,
+    preload=MODULES,
 )
 def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
     """Every part is saved as it is read; a part that is saved is not read again."""

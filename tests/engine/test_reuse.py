@@ -1,0 +1,164 @@
+"""A cell may serve several calls, one after the other; whatever casts doubt on it ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from perdure import Document, Perdure, Pipeline
+from perdure.engine.host import REST_S
+from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery
+from tests.engine import cells
+
+LIMITS = Limits(1 << 30, None, 20, 20)
+HERE = "tests.engine.test_reuse"
+
+
+def pid(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    return str(os.getpid()).encode()
+
+
+def raises(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    raise ValueError("its own")
+
+
+def dies(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    os.abort()
+
+
+def leaves_a_thread(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return str(os.getpid()).encode()
+
+
+def leaves_a_process(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    if os.fork() == 0:
+        time.sleep(60)
+    return str(os.getpid()).encode()
+
+
+def holds_much(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    globals()["kept"] = bytearray(b"x" * (300 << 20))
+    return str(os.getpid()).encode()
+
+
+def in_nursery(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test gets a nursery of its own."""
+
+    async def work(given: dict[str, Any]) -> None:
+        async with cells.nursery(HERE) as made:
+            await test(made, **given)
+
+    def plain(**given: Any) -> None:
+        cells.run(work(given))
+
+    first, *others = inspect.signature(test).parameters.values()
+    assert first.name == "nursery"
+    plain.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+    return plain
+
+
+async def run(
+    nursery: Nursery, what: Callable[..., bytes], reuse: int = 10, limits: Limits = LIMITS
+) -> bytes:
+    async def answer(_: bytes) -> bytes:
+        return b""
+
+    return await nursery.run(f"{HERE}:{what.__name__}", b"", answer, limits, reuse=reuse)
+
+
+@in_nursery
+async def test_a_cell_serves_as_many_as_allowed(nursery: Nursery) -> None:
+    pids = [await run(nursery, pid, reuse=3) for _ in range(6)]
+    assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4] == pids[5]
+    assert await run(nursery, pid, reuse=1) not in pids
+
+
+@in_nursery
+async def test_at_the_same_time_each_has_its_own(nursery: Nursery) -> None:
+    assert len(set(await asyncio.gather(*(run(nursery, pid) for _ in range(4))))) == 4
+
+
+@in_nursery
+async def test_an_error_of_its_own_is_no_reason_to_end_it(nursery: Nursery) -> None:
+    first = await run(nursery, pid)
+    with pytest.raises(ValueError, match="its own"):
+        await run(nursery, raises)
+    assert await run(nursery, pid) == first
+
+
+@pytest.mark.parametrize("what", [leaves_a_thread, leaves_a_process, holds_much])
+@in_nursery
+async def test_one_that_is_not_as_it_was_serves_no_other(
+    nursery: Nursery, what: Callable[..., bytes]
+) -> None:
+    used = await run(nursery, what)
+    assert await run(nursery, pid) != used
+
+
+@in_nursery
+async def test_other_limits_ask_for_another_one(nursery: Nursery) -> None:
+    first = await run(nursery, pid)
+    assert await run(nursery, pid, limits=Limits(2 << 30, None, 20, 20)) != first
+
+
+@in_nursery
+async def test_whose_fault_a_crash_is_a_new_one_tells(nursery: Nursery) -> None:
+    with pytest.raises(CellCrashed, match="SIGABRT"):
+        await run(nursery, dies)
+    await run(nursery, pid)
+    with pytest.raises(CellDoubtful, match=r"SIGABRT.* served 1 others"):
+        await run(nursery, dies)
+    with pytest.raises(CellCrashed, match="SIGABRT"):
+        await run(nursery, dies, reuse=1)
+
+
+@in_nursery
+async def test_one_that_nobody_needs_goes(nursery: Nursery) -> None:
+    used = int(await run(nursery, pid))
+    os.kill(used, 0)
+    for _ in range(int(REST_S * 20) + 60):
+        await asyncio.sleep(0.05)
+        try:
+            os.kill(used, 0)
+        except ProcessLookupError:
+            return
+    pytest.fail("it is still there")
+
+
+@in_nursery
+async def test_one_that_died_at_rest_is_not_asked(nursery: Nursery) -> None:
+    used = await run(nursery, pid)
+    os.kill(int(used), 9)
+    await asyncio.sleep(0.3)
+    assert await run(nursery, pid) != used
+
+
+shelf = Pipeline("shelf")
+
+
+@shelf.stage(isolate=True, reuse=10)
+def read(doc: Document) -> int:
+    if doc.text.startswith("crash"):
+        os.abort()
+    return os.getpid()
+
+
+def test_a_document_that_crashes_among_others_is_charged_for_what_it_does_alone(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[shelf], concurrency=1) as app:
+        ids = [app.add(text=f"fine {n}", pipeline=shelf).id for n in range(4)]
+        bad = app.add(text="crash", pipeline=shelf, backoff_s=0).id
+        ids += [app.add(text=f"good {n}", pipeline=shelf).id for n in range(4)]
+        summary = app.run_until_idle(wait=5)
+        assert (summary.done, summary.dead) == (8, 1)
+        assert app.status(bad).error_code == "crashed:SIGABRT"
+        assert [a.outcome for a in app.attempts(bad)] == ["later", "retry", "dead"]
+        assert [a.charged for a in app.attempts(bad)] == [False, True, True]
+        assert len({app.output(id_, "read") for id_ in ids}) < 8
