@@ -7,6 +7,7 @@ is judged in `moves`, what the world looks like in the end in `ending`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -21,6 +22,7 @@ from tests.sim.tables import (
     DOCUMENT,
     EFFECT,
     FENCED,
+    FORGOTTEN,
     ITEM,
     JOB,
     SAVED,
@@ -30,6 +32,9 @@ from tests.sim.tables import (
     Move,
 )
 from tests.sim.world import Process, World
+
+if TYPE_CHECKING:
+    from tests.sim.post import Post
 
 DELETE = apsw.SQLITE_DELETE
 
@@ -64,6 +69,7 @@ class Book:
         self._rowids: dict[str, dict[int, Key]] = {"saved": {}, "item": {}, "document": {}}
         self._changes: dict[str, dict[int, int]] = {}
         self.fairness = Fairness()
+        self.post: Post  # of what other services are told
         self.limits_of_keys = Limits(self)
         self._moves = Moves(self)
         self.shelf = Shelf(self)
@@ -94,6 +100,10 @@ class Book:
             documents = self._keep_documents(changes.get("document", {}))
             jobs = self._keep_jobs(changes.get("job", {}), by)
             self._keep_items(changes.get("item", {}), by, jobs)
+            if changes.keys() & {"job", "outbox"} and (
+                forgotten := self.database.execute(FORGOTTEN).fetchall()
+            ):
+                raise Violation("told", f"handed over, but nobody is told: {forgotten}")
             self._check_whole(documents | {new.document_id for _, new in jobs if new is not None})
             if "tally" in changes or DELETE in changes.get("worker", {}).values():
                 self.count_fenced()
@@ -121,10 +131,12 @@ class Book:
 
     # --- outputs, items, effects -----------------------------------------------------------------
 
-    def holder(self, document_id: str, token: int) -> Process | None:
+    def holder(self, document_id: str, token: int, by: Process) -> Process | None:
         """Whose lease this token is, if it holds a job of the document as this transaction finds it."""
         for id_ in self.jobs_of[document_id]:
             if self.jobs[id_].token == token:
+                if self.jobs[id_].worker == 0:  # whoever brings what the service said
+                    return by.family if token in self.ledger.answered else None
                 return self.ledger.claims[id_, token].family
         return None
 
@@ -137,7 +149,7 @@ class Book:
             key = tuple(which)
             if key in self.saved:
                 raise Violation("immutable", f"the saved output {key} was written again")
-            if self.holder(key[0], token) is not by.family:
+            if self.holder(key[0], token, by) is not by.family:
                 raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
             self._rowids["saved"][rowid], self.saved[key] = key, output_hash
             made.add(key)
@@ -157,7 +169,7 @@ class Book:
             key = tuple(which)
             if self.items.get(key, inline) != inline:
                 raise Violation("immutable", f"the saved item {key} changed")
-            if self.holder(key[0], token) is not by.family:
+            if self.holder(key[0], token, by) is not by.family:
                 raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
             self._rowids["item"][rowid], self.items[key] = key, inline
             self.world.happened("save item", key)

@@ -19,8 +19,8 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3, "resume": 5, "hold": 3,
-    "release": 5, "limit": 4, "weigh": 3, "look": 8,
+    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3,
+    "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8,
 }  # fmt: skip
 #: What `look` reads.
 READS = {
@@ -66,6 +66,12 @@ class Client:
             options["text"] = "the same"
         added = await self.app.add(pipeline=pipeline, **options)
         self.world.happened(f"add answered {added.answer}", added.id)
+        self.ledger.added(added.id, options["name"])
+
+    async def errand(self) -> None:
+        """A document with a stage that another service does."""
+        options = self._options(self.rng.choice(CHARACTERS["errands"]))
+        added = await self.app.add(pipeline="errands", **options)
         self.ledger.added(added.id, options["name"])
 
     async def add_many(self) -> None:
@@ -187,6 +193,8 @@ def check_tally(book: Book, tally: Tally) -> None:
         state = job.state
         if state in ("queued", "parked") and job.lane in book.lanes_down:
             state = "held"
+        elif state == "running" and job.worker == 0:
+            state = "remote"
         elif state in ("queued", "waiting", "parked") and job.queue in book.queues_paused:
             state = "paused"
         if job.ending is None:

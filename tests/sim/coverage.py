@@ -20,7 +20,9 @@ DEEDS = (
     "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
     "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
-    "lent", "chunks superseded", "chunks kept", "connected", "follow-up overtaken",
+    "handed over", "event published", "outcome answered", "answer saved", "answer repeated",
+    "answer refused", "failed elsewhere", "unanswered", "lent", "chunks superseded", "chunks kept", "connected",
+    "follow-up overtaken",
 )  # fmt: skip
 #: How documents end.
 ENDS = (

@@ -44,7 +44,8 @@ books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=_l
 after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
 notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
 scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)
-PIPELINES = (books, after, notes, scans)
+errands = Pipeline("errands", attempts=ATTEMPTS, lease_s=LEASE_S)
+PIPELINES = (books, after, notes, scans, errands)
 
 #: Pipeline → characters of its documents. The last ones of each always end badly.
 CHARACTERS = {
@@ -55,12 +56,14 @@ CHARACTERS = {
     ),
     "notes": ("plain", "plain", "plain", "flaky", "late", "shaky", "failing", "hanging", "blocking"),
     "scans": ("plain", "plain", "shaky", "poison", "hanging", "eternal"),
+    "errands": ("plain", "plain", "plain", "flaky@pack", "shaky@unpack", "unwelcome"),
 }  # fmt: skip
 #: How a document of this character must end: the code it dies of, None for done.
 ENDS = {
     "plain": None, "parent": None, "slow": None, "flaky": None, "rude": None, "late": None, "needy": None,
     "shaky": None, "failing": "unexpected", "broken": "torn", "poison": "crashed:SIGKILL", "hanging": "stage_timeout",
     "blocking": "stage_timeout", "eternal": "postpones_exhausted",
+    "unwelcome": "busy",
 }  # fmt: skip
 
 
@@ -211,3 +214,25 @@ async def jot(doc: Document, ctx: Context) -> Result[int]:
 @scans.stage(isolate=True, timeout=4.0)
 async def scan(doc: Document, ctx: Context) -> Result[int]:
     return Result(await _run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))
+
+
+@errands.stage
+async def pack(doc: Document, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "pack"), sql=_effect(doc, ctx, "pack"))
+
+
+errands.remote_stage(
+    "carry",
+    event="Packed",
+    done="Carried",
+    failed="CarryFailed",
+    output=int,
+    lease=LEASE_S,
+    wait=20,
+    backoff_s=2,
+)
+
+
+@errands.stage
+async def unpack(doc: Document, carry: int, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "unpack"), sql=_effect(doc, ctx, "unpack"))

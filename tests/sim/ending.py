@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.sim.promises import Violation
 from tests.sim.tables import DocumentRow
 
 BURIED_WITHIN_S = 15.0
-WITHOUT_EFFECT = ("one",)
+WITHOUT_EFFECT = ("one", "carry")
 PIPELINE = {pipeline.name: pipeline for pipeline in PIPELINES}
 
 
@@ -49,6 +50,12 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         if postponed < POSTPONES_MAX:
             raise Violation("reason", f"{id_} died of {postponed} postponements")
         return
+    if document.pipeline == "errands" and code in ("unanswered", "busy"):
+        if book.ledger.faults[which] < ATTEMPTS or not _told(book, *which):
+            raise Violation(
+                "told", f"{id_} died of {code} after {book.ledger.faults[which]} faults, or unheard"
+            )
+        return
     if state == "dead" and book.ledger.overdue[which] and book.ledger.faults[which] >= ATTEMPTS:
         return  # it was in a worker that stood still, which cannot be told from one that it holds up
     if (state, code) != ("done" if ENDS[character] is None else "dead", ENDS[character]):
@@ -62,6 +69,13 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation("alone", f"{id_} ({document.name}) crashed alone {crashes} times")
     if state == "done":
         _check_done(book, document)
+
+
+def _told(book: Book, key: str, generation: int) -> bool:
+    """Whether the event of a death was published, or is about to be."""
+    waiting = _rows(book, "SELECT payload FROM outbox WHERE name = 'CarryFailed'")
+    said = {(event["job"], event["generation"]) for (payload,) in waiting for event in [json.loads(payload)]}
+    return (key, generation) in said | book.post.deaths
 
 
 def _check_done(book: Book, document: DocumentRow) -> None:

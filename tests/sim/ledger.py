@@ -39,6 +39,9 @@ class Ledger:
         self.crashes_alone: Counter[tuple[str, int]] = Counter()
         self.overdue: Counter[tuple[str, int]] = Counter()
         self.asked: dict[tuple[int, int], float] = {}  # the wait that a run asked for, by job and token
+        self.answered: set[int] = set()  # tokens under which a service said that it has done it
+        self.refused: set[int] = set()  # or that it could not
+        self._taken: Counter[tuple[str, int]] = Counter()
         self._numbers = 0
 
     # --- told by clients -------------------------------------------------------------------------
@@ -55,6 +58,14 @@ class Ledger:
             self.world.violated(
                 "history", f"{verb} of {document_id} by {who} was answered but not written down"
             )
+
+    # --- told by a service -----------------------------------------------------------------------
+
+    def taken(self, key: str, generation: int) -> None:
+        """An answer was taken: the only one of its generation."""
+        self._taken[key, generation] += 1
+        if self._taken[key, generation] > 1:
+            self.world.violated("once", f"two answers were taken for {key}, generation {generation}")
 
     # --- told by stage code ----------------------------------------------------------------------
 

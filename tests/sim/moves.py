@@ -28,7 +28,7 @@ MOVES = {
 #: The outcome in history → the states that it leads to.
 LEADS_TO = {
     "done": {"done"}, "dead": {"dead"}, "cancelled": {"cancelled"}, "retry": {"waiting", "queued", "parked"},
-    "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
+    "answered": {"queued", "parked"}, "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
 }  # fmt: skip
 STAGES = {
     pipeline.name: {stage.name: n for n, stage in enumerate(pipeline.stages)}
@@ -106,10 +106,19 @@ class Moves:
                 raise Violation("history", f"{new.key} was raised by nobody")
         self._check_loan(old, new)
         if old.state == "running":
-            if new.token != old.token or new.state != "running":
+            if new.worker == 0 != old.worker and new.claims == old.claims:
+                self._handed_over(old, new, by)
+            elif new.token != old.token or new.state != "running":
                 self._ended(old, new, by)
             elif self.ledger.workers.get(old.worker or 0, by).family is not by.family:
                 raise Violation("fence", f"{by.name} changed {new.key}, which is not in its hand")
+
+    def _handed_over(self, old: JobRow, new: JobRow, by: Process) -> None:
+        self.world.happened("handed over", new.key)
+        if self.ledger.workers[old.worker or 0].family is not by.family:
+            raise Violation("fence", f"{by.name} handed {new.key} over, which is not in its hand")
+        if new.lease_until_ms is not None or new.token == old.token:
+            raise Violation("lease", f"{new.key} was handed over with the lease or the token of its worker")
 
     def _check_loan(self, old: JobRow, new: JobRow) -> None:
         """Only what the breaker holds is lent, from its lane and back to it."""
@@ -168,6 +177,9 @@ class Moves:
             if ("cancel", old.document_id) not in self.book.acts_now and not cut_off:
                 raise Violation("history", f"{old.key} was cancelled by nobody")
             return
+        if old.worker == 0:
+            self._check_answered(old, outcome)
+            return
         holder = self.ledger.workers[old.worker or 0]
         if holder.family is by.family:
             return
@@ -175,6 +187,16 @@ class Moves:
         self.world.happened("taken back, lease over" if over else "taken back, worker gone", old.key)
         if not over and holder.alive and not holder.was_cut:
             raise Violation("lease", f"{by.name} took {old.key} from {holder.name}, which lives and holds it")
+
+    def _check_answered(self, old: JobRow, outcome: str) -> None:
+        """What another service had in hand is ended by what it said, or when its lease is over."""
+        said = self.ledger.answered if outcome == "answered" else self.ledger.refused
+        over = old.lease_until_ms is not None and old.lease_until_ms < self.book.now_ms
+        if outcome != "answered":
+            self.ledger.faults[old.key, old.generation] += 1
+            self.world.happened("failed elsewhere" if old.token in said else "unanswered", old.key)
+        if old.token not in said and (outcome == "answered" or not over):
+            raise Violation("fence", f"{old.key} was ended by {outcome}, but nobody said so")
 
     def _check_budget(self, new: JobRow, outcome: str) -> None:
         which = (new.key, new.generation)
@@ -220,4 +242,5 @@ class Moves:
 
 
 def _claimed(old: JobRow | None, new: JobRow) -> bool:
-    return new.state == "running" and (old is None or (old.state, old.token) != ("running", new.token))
+    ours = new.state == "running" and new.worker != 0
+    return ours and (old is None or (old.state, old.token) != ("running", new.token))

@@ -9,6 +9,7 @@ from tests.sim.book import Book
 from tests.sim.clients import Client, opened
 from tests.sim.fleet import QUEUES, Fleet, SimApp
 from tests.sim.loop import running
+from tests.sim.post import Office
 from tests.sim.world import Faults, Process, World
 
 HALF_S = 25.0
@@ -20,6 +21,7 @@ class Nemesis:
     def __init__(self, world: World, book: Book) -> None:
         self.world, self.book, self.rng = world, book, world.rng
         self.fleet = Fleet(world, book)
+        self.office = Office(world, book)
         self.clients: list[Client] = []
         self.hand = Process(world, "operator", immune=True)
         self.app: SimApp
@@ -41,6 +43,7 @@ class Nemesis:
         self.clients = [self._new_client() for _ in range(self.rng.choice((1, 2)))]
         whole = self.rng.random() < 0.8
         self.fleet.workers = [self.fleet.start(whole or n > 0) for n in range(self.rng.choice((1, 2, 2, 3)))]
+        self.office.replace()
         until_s = self.world.loop.now_s + HALF_S
         while self.world.loop.now_s < until_s:
             await asyncio.sleep(self.rng.random() * 2)
@@ -48,6 +51,7 @@ class Nemesis:
                 if self.rng.random() < chance:
                     await blow()
             self.fleet.replace()
+            self.office.replace()
             self.clients = [each if each.process.alive else self._new_client() for each in self.clients]
         await self._mend(whole)
 
@@ -114,6 +118,7 @@ class Nemesis:
         for queue in QUEUES:
             await self.app.resume(queue)
         self.fleet.replace()
+        self.office.replace()
         if not whole:
             self.fleet.workers.append(self.fleet.start())
         # somebody must be left when a document takes down one worker after the other
@@ -123,3 +128,4 @@ class Nemesis:
         while not self.world.over:
             await asyncio.sleep(1.0)
             self.fleet.replace()
+            self.office.replace()

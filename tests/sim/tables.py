@@ -74,6 +74,11 @@ FENCED = (
     "SELECT coalesce((SELECT sum(fenced) FROM worker), 0) + "
     "coalesce((SELECT value FROM tally WHERE name = 'fenced'), 0)"
 )
+#: Nobody works on these, and nobody will be told to.
+FORGOTTEN = (
+    "SELECT key FROM job j WHERE state = 'running' AND worker = 0 AND lease_until_ms IS NULL "
+    "AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.token = j.token)"
+)
 HISTORY = (
     "SELECT outcome, charged, token, error_code, why FROM attempt "
     "WHERE org = ? AND document_id = ? AND job_key = ? AND generation = ? AND claim = ?"
