@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from perdure.errors import SettingInvalid
 
 #: How variables begin that are called as everybody calls them.
-OTHERS = ("RABBITMQ_",)
+OTHERS = ("RABBITMQ_", "RETRY_JOB_")
 
 
 class Settings(BaseSettings):
@@ -126,6 +126,42 @@ class Settings(BaseSettings):
     )
     rabbitmq_vhost: str = Field(
         default="/", validation_alias="RABBITMQ_VHOST", description="The part of the broker that is ours."
+    )
+    retry_job_base_delay_seconds: float = Field(
+        default=300,
+        ge=0,
+        validation_alias="RETRY_JOB_BASE_DELAY_SECONDS",
+        description="How long archives, messages and threads wait for their second attempt.",
+    )
+    retry_job_max_delay_seconds: float = Field(
+        default=3600,
+        gt=0,
+        validation_alias="RETRY_JOB_MAX_DELAY_SECONDS",
+        description="The longest that they wait for one.",
+    )
+    retry_job_max_attempts_archives: int = Field(
+        default=3,
+        ge=1,
+        validation_alias="RETRY_JOB_MAX_ATTEMPTS_ARCHIVES",
+        description="Attempts of an archive of mail.",
+    )
+    retry_job_max_attempts_messages: int = Field(
+        default=3,
+        ge=1,
+        validation_alias="RETRY_JOB_MAX_ATTEMPTS_MESSAGES",
+        description="Attempts of a message.",
+    )
+    retry_job_max_attempts_chunks: int = Field(
+        default=5,
+        ge=1,
+        validation_alias="RETRY_JOB_MAX_ATTEMPTS_CHUNKS",
+        description="Attempts to embed and index the chunks of a message or a thread.",
+    )
+    retry_job_max_attempts_threads: int = Field(
+        default=5,
+        ge=1,
+        validation_alias="RETRY_JOB_MAX_ATTEMPTS_THREADS",
+        description="Attempts of a thread.",
     )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
 

@@ -5,5 +5,6 @@ from __future__ import annotations
 from perdure.app import Perdure
 from perdure.pipelines.document import documents
 from perdure.pipelines.image.pipeline import images
+from perdure.pipelines.mail.pipeline import mails
 
-app = Perdure(pipelines=[documents, images])
+app = Perdure(pipelines=[documents, images, mails])

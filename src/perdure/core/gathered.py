@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from perdure.core.frozen import frozen
 
 
 @frozen
 class Gathered:
-    """Child documents by pipeline and state (`done`, `dead`, `cancelled`), and how each follow-up job ended."""
+    """Child documents by pipeline and state (`done`, `dead`, `cancelled`), and how each follow-up job ended.
+
+    `degraded`: how many of the children of each pipeline have something that a fallback gave."""
 
     documents: dict[str, dict[str, int]]
     jobs: dict[str, str]
+    degraded: dict[str, int] = field(default_factory=dict)
 
     def count(self, state: str) -> int:
         """How many children and jobs ended so."""

@@ -10,19 +10,17 @@ index     from this commit on it is found; what it is like is found out by a job
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from perdure import Context, Document, Pipeline, Result, Row, batched
+from perdure import Context, Document, Pipeline, Row
 from perdure.calls.fetch import Fetched, NotModified
 from perdure.calls.fetch import fetch as fetch_url
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
-from perdure.pipelines.connect import asked, detect_connections
-from perdure.pipelines.embed import embedder, services, with_vectors
 from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
+from perdure.pipelines.indexing import index_chunks
 from perdure.settings import current
 
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
@@ -30,7 +28,6 @@ PER_HOST = 2
 EXTRACT_MB = 1_024
 FETCH_BYTES_MAX = 256 << 20
 REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
-BATCH = 64  # chunks that are embedded and saved at a time
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
 
@@ -54,23 +51,13 @@ class Extracted:
     summary: Summary
 
 
-@frozen
-class Embedded:
-    """A vector for each chunk, in their order, and the model that made them."""
-
-    model: str
-    vectors: list[bytes]
-
-
 def host_of(doc: Document) -> str | None:
     """What documents of one host share."""
     host = urlsplit(doc.url).hostname if doc.url is not None else None
     return None if host is None else f"host:{host}"
 
 
-documents = Pipeline(
-    "document", concurrency_key=host_of, concurrency_per_key=PER_HOST, then=[detect_connections]
-)
+documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PER_HOST)
 
 
 @documents.stage(timeout=FETCH_S)
@@ -141,29 +128,4 @@ def _page(anchor: str) -> int | None:
     return int(number) if kind == "page" else None
 
 
-@documents.stage(model=lambda: embedder().name, needs=services())
-async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
-    """Each batch is saved as it comes, so no attempt pays for it twice."""
-    model = embedder()
-
-    async def ask(batch: Sequence[Chunk]) -> list[bytes]:
-        return await model.aembed([one.text for one in batch])
-
-    if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
-        return Embedded(model.name, await ask(chunk))
-    vectors: list[bytes] = []
-    async for _, found in ctx.aitems(batched(chunk, BATCH), run=ask):
-        vectors += found
-    return Embedded(model.name, vectors)
-
-
-@documents.stage
-def index(doc: Document, chunk: list[Chunk], embed: Embedded) -> Result[int]:
-    """From this commit on the document is found by these chunks, and by no others."""
-    found = with_vectors(chunk, embed.vectors, embed.model)
-    return Result(len(chunk), chunks=found, spawn=[detect_connections.job(doc, **asked(doc, len(found)))])
-
-
-@index.ensure
-def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
-    return len(chunk) == len(embed.vectors) == index
+index_chunks(documents)

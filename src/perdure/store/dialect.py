@@ -615,7 +615,8 @@ class Dialect(ABC):
     )
     SPAWNED = f"SELECT 1 FROM job j WHERE j.org = $1 AND j.id = $2 AND ({_SPAWNED})"
     CHILDREN = (
-        "SELECT pipeline, state, count(*) FROM document WHERE org = $1 AND parent_id = $2 GROUP BY 1, 2"
+        "SELECT pipeline, state, count(*), sum(CASE WHEN degraded THEN 1 ELSE 0 END) FROM document "
+        "WHERE org = $1 AND parent_id = $2 GROUP BY 1, 2"
     )
     FOLLOWED = (
         "SELECT job_key, outcome FROM attempt WHERE org = $1 AND document_id = $2 AND generation = $3 "

@@ -89,12 +89,14 @@ class Reading:
             if (yield Query(self.sql.SPAWNED, (job.org, job.id))):
                 return None
             documents: dict[str, dict[str, int]] = {}
-            for pipeline, state, n in (yield Query(self.sql.CHILDREN, (job.org, job.document_id))):
+            degraded: Counter[str] = Counter()
+            for pipeline, state, n, pending in (yield Query(self.sql.CHILDREN, (job.org, job.document_id))):
                 documents.setdefault(pipeline, {})[state] = n
+                degraded[pipeline] += pending
             ended = yield Query(self.sql.FOLLOWED, (job.org, job.document_id, job.generation))
             of_ours = f"-g{job.generation}"
             jobs = {key.partition("/")[2].removesuffix(of_ours): outcome for key, outcome in ended}
-            return Gathered(documents, jobs)
+            return Gathered(documents, jobs, dict(+degraded))
 
         return await self._read(steps)
 

@@ -19,7 +19,7 @@ from typing import Any
 from perdure import Perdure
 from perdure.engine.address import register
 from perdure.engine.pipeline import AnyStage
-from perdure.pipelines import document
+from perdure.pipelines import document, indexing
 from perdure.pipelines.connect import detect_connections
 from perdure.pipelines.embed import Embedder, embedder
 from perdure.pipelines.extract import Part, Reader, open_reader
@@ -48,7 +48,7 @@ def listen(stage: AnyStage) -> None:
         run = Run(given["doc"] if "doc" in given else given["ctx"].document, name)
         running.set(run)
         if name == "embed":
-            firsts = given["chunk"][:: document.BATCH]
+            firsts = given["chunk"][:: indexing.BATCH]
             batches.set({chunk.text: number for number, chunk in enumerate(firsts)})
         return run
 
@@ -113,6 +113,7 @@ for each in (*document.documents.stages, *detect_connections.stages):
     listen(each)
 patched: Any = document
 patched.open_reader = open_listened
+patched = indexing
 patched.embedder = lambda: ListenedEmbedder(embedder())
 patched.BATCH = int(os.environ.get(BATCH_VARIABLE, BATCH))
 document.extract.backoff_s = 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from email.errors import CloseBoundaryNotFoundDefect, StartBoundaryNotFoundDefect
 from email.message import Message as Parsed
@@ -23,6 +24,7 @@ from perdure.pipelines.mail.quotes import own_text, unflow
 PARTS_MAX = 1_000
 DEPTH_MAX = 50
 NAME_BYTES_MAX = 200
+HEAD_BYTES_MAX = 1 << 20
 
 _PARAMETERS_CHARS_MAX = 10_000
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u202a-\u202e\u2066-\u2069]+')
@@ -84,8 +86,17 @@ class Message:
 
 def decode(data: bytes, *, attachment_bytes_max: int = caps.MEMBER_BYTES_MAX) -> Message:
     """The message that these bytes are. Anything else than a Message is Permanent: document_corrupt, document_bomb."""
+    return _safely(lambda: _decode(data, attachment_bytes_max))
+
+
+def decode_head(data: bytes) -> Message:
+    """The message as far as its headers tell, with neither text nor attachments; fails as `decode` does."""
+    return _safely(lambda: _message(_parsed(data[:HEAD_BYTES_MAX], headers_only=True)))
+
+
+def _safely(read: Callable[[], Message]) -> Message:
     try:
-        return _decode(data, attachment_bytes_max)
+        return read()
     except Permanent:
         raise
     except RecursionError as error:
@@ -98,11 +109,24 @@ def decode(data: bytes, *, attachment_bytes_max: int = caps.MEMBER_BYTES_MAX) ->
 def _decode(data: bytes, attachment_bytes_max: int) -> Message:
     if len(data) > caps.TEXT_BYTES_MAX:
         raise bomb(f"the message has more than {caps.TEXT_BYTES_MAX} bytes")
-    parsed = BytesParser(policy=_POLICY).parsebytes(data.lstrip(b"\r\n\x00").removeprefix(b"\xef\xbb\xbf"))
-    if not parsed.keys():
-        raise Permanent("document_corrupt", "this message has no headers")
+    parsed = _parsed(data)
     leaves = _leaves(parsed)
     text, complete = _text(parsed)
+    attachments = tuple(_attachments(leaves, attachment_bytes_max))
+    return _message(parsed, text, attachments, _problems(parsed, complete))
+
+
+def _parsed(data: bytes, *, headers_only: bool = False) -> Parsed:
+    begin = data.lstrip(b"\r\n\x00").removeprefix(b"\xef\xbb\xbf")
+    parsed = BytesParser(policy=_POLICY).parsebytes(begin, headersonly=headers_only)
+    if not parsed.keys():
+        raise Permanent("document_corrupt", "this message has no headers")
+    return parsed
+
+
+def _message(
+    parsed: Parsed, text: str = "", attachments: tuple[Attachment, ...] = (), problems: tuple[str, ...] = ()
+) -> Message:
     own_id = next(iter(message_ids(_raw(parsed, "message-id"))), "")
     answered = [one for one in message_ids(_raw(parsed, "in-reply-to")) if one != own_id]
     date_raw = _raw(parsed, "date")
@@ -119,8 +143,8 @@ def _decode(data: bytes, attachment_bytes_max: int) -> Message:
         list_id=decode_words(_raw(parsed, "list-id")),
         text=text,
         own=own_text(text),
-        attachments=tuple(_attachments(leaves, attachment_bytes_max)),
-        problems=_problems(parsed, complete),
+        attachments=attachments,
+        problems=problems,
     )
 
 

@@ -1,0 +1,61 @@
+"""The end that pipelines of text share: chunks get vectors, and from one commit on the document is found by them.
+
+    index_chunks(documents)         # after a stage `chunk` that gives list[Chunk]
+
+embed     a vector for each, batch by batch
+index     from this commit on it is found; what it is like is found out by a job of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure import Context, Document, Pipeline, Result, batched
+from perdure.core.chunk import Chunk
+from perdure.core.frozen import frozen
+from perdure.pipelines.connect import asked, detect_connections
+from perdure.pipelines.embed import embedder, services, with_vectors
+
+BATCH = 64  # chunks that are embedded and saved at a time
+
+
+@frozen
+class Embedded:
+    """A vector for each chunk, in their order, and the model that made them."""
+
+    model: str
+    vectors: list[bytes]
+
+
+async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
+    """Each batch is saved as it comes, so no attempt pays for it twice."""
+    model = embedder()
+
+    async def ask(batch: Sequence[Chunk]) -> list[bytes]:
+        return await model.aembed([one.text for one in batch])
+
+    if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
+        return Embedded(model.name, await ask(chunk))
+    vectors: list[bytes] = []
+    async for _, found in ctx.aitems(batched(chunk, BATCH), run=ask):
+        vectors += found
+    return Embedded(model.name, vectors)
+
+
+def index(doc: Document, chunk: list[Chunk], embed: Embedded) -> Result[int]:
+    """From this commit on the document is found by these chunks, and by no others."""
+    found = with_vectors(chunk, embed.vectors, embed.model)
+    spawn = [detect_connections.job(doc, **asked(doc, len(found)))]
+    return Result(len(chunk), chunks=found, spawn=spawn)
+
+
+def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
+    return len(chunk) == len(embed.vectors) == index
+
+
+def index_chunks(pipeline: Pipeline, *, attempts: int | None = None) -> None:
+    """Add the stages `embed` and `index` after a stage `chunk`; `attempts` of theirs, if not the pipeline's."""
+    pipeline.stage(model=lambda: embedder().name, needs=services(), attempts=attempts)(embed)
+    pipeline.stage(attempts=attempts)(index).ensure(all_embedded)
+    if detect_connections not in pipeline.then:
+        pipeline.then += (detect_connections,)
