@@ -18,8 +18,12 @@ from perdure.cli.add import Answers, Asked, add_all, things
 from perdure.cli.sources import PIECE_BYTES, found, spooled
 from perdure.cli.stop import Stop
 from perdure.pipelines.document import documents
+from perdure.pipelines.image.pipeline import images
+from perdure.pipelines.mail.pipeline import mails
 from perdure.testing import drain, trial
 from tests.doors.command import COMMAND, environment, perdure, refused, succeeded
+from tests.pipelines.image.making import corners, stored
+from tests.pipelines.mail.boxes import letter, mbox
 
 PAGE = (
     b"<!doctype html><html><body><h1>On queues</h1><p>A page of a few words about queues.</p></body></html>"
@@ -98,6 +102,44 @@ def test_what_it_is_is_told_from_its_content_and_not_from_its_name(store_url: st
         assert drain(app).done == 3
         texts = [app.output(line.split()[1], "extract").markdown for line in said.splitlines()]
     assert ["On queues" in texts[0], "On leases" in texts[1], "On tokens" in texts[2]] == [True] * 3
+
+
+def test_the_pipeline_is_chosen_by_content(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    files = {
+        "mail.txt": mbox(letter("ada")),
+        "one.eml": letter("ada"),
+        "photo": stored(corners()),
+        "a.md": b"# A",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    succeeded("add", *files, "--text", "well", "--store", store, cwd=tmp_path)
+    with trial([documents, images, mails], store=store) as app:
+        found = {one.name: (one.pipeline, one.collection) for one in app.documents()}
+    assert found == {
+        "mail.txt": ("mail", "archives"), "one.eml": ("document", "documents"), "photo": ("image", "documents"),
+        "a.md": ("document", "documents"), "": ("document", "documents"),
+    }  # fmt: skip
+
+
+def test_the_path_of_an_mbox_is_its_key_and_standard_input_has_none(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    box, inside = tmp_path / "list.mbox", tmp_path / "inside"
+    inside.mkdir()
+    box.write_bytes(mbox(letter("ada")))
+    added = succeeded("add", "list.mbox", "--store", store, cwd=tmp_path).split()
+    assert succeeded("add", "../list.mbox", "--store", store, cwd=inside).split()[:2] == [
+        "unchanged",
+        added[1],
+    ]
+    box.write_bytes(mbox(letter("ada"), letter("bob")))
+    assert succeeded("add", str(box), "--store", store).split()[:2] == ["refreshed", added[1]]
+    piped = subprocess.run(
+        [*COMMAND, "add", "-", "--store", store], input=box.read_bytes(), capture_output=True, env=environment(),
+        check=True,
+    )  # fmt: skip
+    assert piped.stdout.split()[0] == b"added"
 
 
 def test_what_is_no_document_is_refused_with_its_reason(tmp_path: Path) -> None:

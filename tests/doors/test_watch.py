@@ -17,6 +17,7 @@ from typing import IO
 from perdure import Perdure
 from tests.doors.command import COMMAND, environment, facts, perdure
 from tests.doors.needing import busy, needing
+from tests.pipelines.mail.boxes import letter, mbox
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +66,23 @@ def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
     found = perdure("search", "holds a lease", "--store", store_url)
     assert "a.md" in found.stdout
     assert facts("--store", store_url)["workers"] == []
+
+
+def test_an_archive_is_worked_on_until_all_that_is_in_it_has_ended(tmp_path: Path) -> None:
+    """It waits for its messages and threads most of the time, and nobody takes that for being stuck."""
+    box = tmp_path / "list.mbox"
+    box.write_bytes(mbox(*(letter(f"p{n}", hour=n) for n in range(30))))
+    store = f"sqlite:///{tmp_path}/p.db"
+    more = {"PERDURE_EMBEDDER": "hashing"}
+
+    ended = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)
+
+    assert (ended.returncode, ended.stderr) == (0, "perdure: 1 done\n")
+    assert facts("--store", store)["documents"]["done"] == 61
+    box.write_bytes(mbox(*(letter(f"p{n}", hour=n) for n in range(31))))
+    again = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)
+    assert (again.returncode, again.stdout.split()[:2]) == (0, ["refreshed", ended.stdout.split()[1]])
+    assert facts("--store", store)["documents"]["done"] == 63
 
 
 def test_what_is_done_already_is_over_at_once(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
+from perdure.pipelines.extract.sniff import MBOX
 from perdure.service import AddOptions, AsyncPerdure
 
+AUTO, MAIL, DOCUMENT = "auto", "mail", "document"  # pipelines
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 HEAD_START_S = 0.001  # of a batch, so that the store writes it while the next one is read
 LINE_S = 5.0  # between lines of progress where there is no terminal
@@ -153,7 +155,10 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
     try:
         if "path" in entry:
             entry["media_type"] = sniff_file(Path(entry["path"]), entry["name"])
-        added = await app.add(pipeline=asked.pipeline, **entry)
+        pipeline = asked.pipeline if asked.pipeline != AUTO else _by_content(app, entry)
+        if pipeline == MAIL and entry.get("media_type") == MBOX:
+            _as_archive(entry, thing.source)
+        added = await app.add(pipeline=pipeline, **entry)
     except UsageError as error:
         return Outcome(thing.source, "refused", error=str(error), code=str(error.code))
     except OSError as error:
@@ -161,6 +166,20 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
             thing.source, "refused", error=f"cannot be read: {error.strerror}", code="file_unreadable"
         )
     return Outcome(thing.source, added.answer, added.id)
+
+
+def _by_content(app: AsyncPerdure, entry: AddOptions) -> str:
+    """The pipeline for what it is, of those that the app has."""
+    kind = entry.get("media_type", "")
+    wanted = "image" if kind.startswith("image/") else MAIL if kind == MBOX else DOCUMENT
+    return wanted if wanted in app.pipelines else DOCUMENT
+
+
+def _as_archive(entry: AddOptions, source: str) -> None:
+    """A file that grew is the same archive with more in it, not another one: its path is its key."""
+    entry.setdefault("collection", "archives")
+    if "path" in entry and source != "-":
+        entry["key"] = f"mbox:{os.path.abspath(entry['path'])}"
 
 
 class Bar:

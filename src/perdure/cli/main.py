@@ -12,7 +12,7 @@ import typer
 from perdure.cli.simulate import simulate
 
 if TYPE_CHECKING:
-    from perdure.service import AsyncPerdure
+    from perdure.service import AddOptions, AsyncPerdure
 
 app = typer.Typer(
     name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
@@ -80,19 +80,27 @@ def add(
     ] = None,
     text: Annotated[str | None, typer.Option(help="A text to add.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it, where it is one document.")] = None,
-    collection: Annotated[str, typer.Option(help="The collection they belong to.")] = "documents",
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="The collection they belong to; by default archives for those of mail, documents for all others."
+        ),
+    ] = None,
     org: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
     work: Annotated[bool, typer.Option("--work", help="Process them here and now, and show how.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show their stages until all have ended.")] = False,
     target: AppOption = BUILTIN,
-    pipeline: PipelineOption = "document",
+    pipeline: Annotated[
+        str, typer.Option(help="Their pipeline; auto: image, mail or document, by what is in each.")
+    ] = "auto",
     store: StoreOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Take documents in: one line for each with its id. What is refused keeps no other from being added."""
     from perdure.cli.add import Asked, run
 
-    asked = Asked(pipeline, what or [], {"collection": collection, "org": org}, text, name, json, watch, work)
+    options: AddOptions = {"org": org} if collection is None else {"org": org, "collection": collection}
+    asked = Asked(pipeline, what or [], options, text, name, json, watch, work)
     raise typer.Exit(run(_service(target, store), asked))
 
 

@@ -112,8 +112,8 @@ def survey(path: Path, before: Survey | None, told: Callable[[int], None]) -> Su
 
 def _duplicates_before(before: Survey, mark: Mark) -> int:
     """How many there were before its last message, which may have been one itself."""
-    last_counts = any(one.offset == mark.offset for one in (*before.letters, *before.bad))
-    return before.duplicates - (not last_counts)
+    others = {*(one.offset for one in before.letters), *(one.offset for one in before.bad)}
+    return before.duplicates - (mark.offset not in others)
 
 
 def _listed(entry: Entry) -> Listed | Bad:

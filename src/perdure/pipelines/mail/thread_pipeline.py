@@ -1,7 +1,7 @@
 """The pipeline of one thread: what it is about, in short, and how it is found.
 
-Its document is JSON, a `Talk`: the nodes, and of each message the beginning of what was sent. It is decoded here and not
-in the archive, so that a message which cannot be decoded costs its thread something, and the archive nothing.
+Its document is JSON, a `Talk`: the nodes, and of each message the beginning of what was sent. That is decoded here and
+not in the archive, so that a message which cannot be decoded costs its thread something, and the archive nothing.
 """
 
 from __future__ import annotations
