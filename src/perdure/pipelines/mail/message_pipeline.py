@@ -1,7 +1,7 @@
 """The pipeline of one message: decoded, its attachments handed on, its text cut, embedded and found.
 
-Its document is the message as it was sent. It is decoded in the worker itself, a process for each would cost more than
-the work: `decode` bounds what it does, and one that harms its worker all the same runs alone when it is tried again.
+Its document is the message as it was sent. Messages are decoded in a process that serves many of them: one for each
+would cost more than all the rest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from perdure import Context, Document, Pipeline, Row
 from perdure.core.chunk import Chunk
 from perdure.pipelines import chunk as cutting
 from perdure.pipelines.document import documents
+from perdure.pipelines.extract import MODULES
 from perdure.pipelines.extract.sniff import DOCX, EPUB, HTML, MAIL, MARKDOWN, PDF, TEXT, XML, sniff
 from perdure.pipelines.image.pipeline import images
 from perdure.pipelines.indexing import index_chunks
@@ -22,7 +23,8 @@ from perdure.pipelines.mail.message import Attachment, Message, decode
 from perdure.settings import current
 
 QUEUE = "mail"
-READ_S = 300.0
+READ_MB, READ_S = 1_024, 300.0
+REUSE = 100  # messages that a process decodes
 
 _READABLE = {PDF, EPUB, DOCX, HTML, MARKDOWN, TEXT, XML, MAIL}
 
@@ -36,7 +38,7 @@ messages = Pipeline(
 )
 
 
-@messages.stage(timeout=READ_S)
+@messages.stage(isolate=True, memory_mb=READ_MB, timeout=READ_S, reuse=REUSE, preload=MODULES)
 def read(doc: Document, ctx: Context) -> Message:
     """The message without the content of its attachments: what can be read of those become documents of their own."""
     found = decode(doc.data)
