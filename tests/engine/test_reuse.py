@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Document, Perdure, Pipeline
+from perdure.engine import host
 from perdure.engine.host import REST_S
 from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery
 from tests.engine import cells
@@ -41,6 +42,16 @@ def leaves_a_thread(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
 def leaves_a_process(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
     if os.fork() == 0:
         time.sleep(60)
+    return str(os.getpid()).encode()
+
+
+def leaves_an_orphan(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
     return str(os.getpid()).encode()
 
 
@@ -94,13 +105,28 @@ async def test_an_error_of_its_own_is_no_reason_to_end_it(nursery: Nursery) -> N
     assert await run(nursery, pid) == first
 
 
-@pytest.mark.parametrize("what", [leaves_a_thread, leaves_a_process, holds_much])
+@pytest.mark.parametrize("what", [leaves_a_thread, leaves_a_process, leaves_an_orphan, holds_much])
 @in_nursery
 async def test_one_that_is_not_as_it_was_serves_no_other(
     nursery: Nursery, what: Callable[..., bytes]
 ) -> None:
     used = await run(nursery, what)
     assert await run(nursery, pid) != used
+
+
+@in_nursery
+async def test_one_that_was_started_long_ago_has_time_to_begin(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(nursery, pid)
+    monkeypatch.setattr(host, "WARM_S", 0.5)
+    await asyncio.sleep(0.7)
+    warm = await nursery._open()
+    cell = warm.rested(LIMITS, 10)
+    assert cell is not None
+    await asyncio.sleep(3 * host.WATCH_S)
+    assert not warm.gone()
+    await warm.finish(cell)
 
 
 @in_nursery

@@ -44,6 +44,18 @@ def test_a_text_and_a_file_go_the_same_way(store_url: str) -> None:
         assert [app.output(id_, "extract").summary.title for id_ in ids] == ["A note", "On queues"]
 
 
+def test_its_content_says_what_it_is_and_not_its_name(store_url: str) -> None:
+    with trial(documents, store=store_url, cells=True) as app:
+        ids = [
+            app.add(data=PAGE, name="queues.pdf", pipeline=documents).id,
+            app.add(text="# A note\n\nIt was a dark night.", name="note.docx", pipeline=documents).id,
+        ]
+        said = app.add(data=PAGE + b" ", name="q", media_type="application/pdf", pipeline=documents).id
+        assert drain(app).done == 2
+        assert [app.output(id_, "extract").summary.title for id_ in ids] == ["On queues", "A note"]
+        assert app.status(said).error_code == "type_mismatch"
+
+
 @pytest.mark.parametrize(
     ("path", "code", "attempts", "requests"),
     [("/gone", "http_404", 1, 1), ("/broken", "http_500", 3, 3), ("/garbage.pdf", "document_corrupt", 1, 1)],

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
 from perdure.engine import verdict
@@ -80,9 +80,9 @@ class Call:
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
 
-    def rest(self) -> bool:
-        """Whether the cell is as it was before its call, so that it can serve another one."""
-        clean = tree(self.pid) == [self.pid] and threads(self.pid) == 1
+    def rest(self, strays: Collection[int]) -> bool:
+        """Whether the cell is as it was before its call, so that it can serve another one; `strays` may be its."""
+        clean = not strays and tree(self.pid) == [self.pid] and threads(self.pid) == 1
         small = (
             self.limits.memory_bytes is None or memory([self.pid]) < self.limits.memory_bytes // REST_SHARE
         )

@@ -41,6 +41,7 @@ class Host:
         self.reader: asyncio.Task[None] | None = None
         self.watcher: asyncio.Task[None] | None = None
         self.leaving: set[asyncio.Task[None]] = set()
+        self.own: set[int] = set()  # processes that the imported modules started
 
     @classmethod
     async def start(cls, preload: list[str]) -> Host:
@@ -65,6 +66,7 @@ class Host:
                 lost = NurseryLost if host.process.returncode == -signal.SIGKILL else PreloadFailed
                 raise lost(f"the process that imports {preload} {how}") from error
             raise
+        host.own = set(children(host.process.pid))
         host.reader = asyncio.create_task(host.read())
         return host
 
@@ -81,9 +83,13 @@ class Host:
                 and cell.served < reuse
                 and not cell.ended.done()
             ):
-                cell.rested = None
+                cell.rested, cell.asked = None, time.monotonic()
                 return cell
         return None
+
+    def strays(self) -> set[int]:
+        """Processes below the warm one that are none of its cells: a call left them behind."""
+        return set(children(self.process.pid)) - self.own - {cell.pid for cell in self.calls.values()}
 
     async def hatch(self, limits: Limits) -> Call:
         """Have a cell forked; it waits for its call."""

@@ -74,7 +74,7 @@ class Nursery:
                 await asyncio.wait({cell.ended}, timeout=GRACE_S)
                 cell.kill(CellCrashed("silenced", "the call closed its connection to the worker"))
         finally:
-            if cell.served + 1 >= reuse or not _answered(talk) or not cell.rest():
+            if cell.served + 1 >= reuse or not _answered(talk) or not cell.rest(host.strays()):
                 await _see_through(host.finish(cell, talk))
         return cell.judge(None if talk.cancelled() or not talk.done() else talk.result())
 

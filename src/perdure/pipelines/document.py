@@ -10,6 +10,7 @@ index     from this commit on it is found; what it is like is found out by a job
 from __future__ import annotations
 
 import hashlib
+from mimetypes import guess_type
 from urllib.parse import urlsplit
 
 from perdure import Context, Document, Pipeline, Row
@@ -64,7 +65,9 @@ documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PE
 async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
     """The content of a URL, or what it was before if that is still so; what was handed in itself stays where it is."""
     if doc.url is None:
-        return Source(doc.name, doc.media_type or ("text/markdown" if doc.kind == "text" else ""))
+        by_name = doc.media_type == guess_type(doc.name)[0]  # which says nothing: its content tells
+        said = "" if by_name else doc.media_type
+        return Source(doc.name, said or ("text/markdown" if doc.kind == "text" else ""))
     settings = current()
     found = await fetch_url(
         doc.url,

@@ -135,6 +135,11 @@ def epub(chapters: Iterable[bytes], *more: tuple[str, bytes]) -> bytes:
     return zipped([(name, given.pop(name, data)) for name, data in members] + list(given.items()))
 
 
+def listed(name: str, times: int) -> bytes:
+    """The list of a book that has this one chapter."""
+    return b'<package><item id="a" href="%s"/>%s</package>' % (name.encode(), b'<itemref idref="a"/>' * times)
+
+
 def chapter(body: bytes, doctype: bytes = b"") -> bytes:
     return b'%s<html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head><body>%s</body></html>' % (
         doctype,

@@ -13,6 +13,8 @@ import pytest
 
 from perdure.engine.isolate import CellCrashed, Limits, Nursery
 from perdure.errors import Permanent
+from perdure.pipelines.extract import caps
+from perdure.pipelines.extract.part import sections
 from tests.engine.cells import run, unasked
 from tests.pipelines.extract import celled, hostile
 from tests.pipelines.extract.hostile import MIB, chapter, docx, epub, paragraph
@@ -62,6 +64,10 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "nested flate bomb": ("document_bomb", hostile.nested_flate_bomb),
     "text bomb": ("document_bomb", hostile.text_bomb),
     "repeated contents": ("document_bomb", hostile.repeated_contents),
+    "one chapter, listed again and again": (
+        "document_bomb",
+        lambda: epub([chapter(b"again")], ("book.opf", hostile.listed("c0.xhtml", 300_000))),
+    ),
     "zip bomb": ("document_bomb", lambda: epub([chapter(b"a " * (40 * MIB))])),
     "docx bomb": ("document_bomb", lambda: docx(paragraph(b"a " * (40 * MIB)))),
     "wide zip bomb": ("document_bomb", lambda: epub([chapter(bytes(range(97, 122)) * (340 << 10))] * 65)),
@@ -166,6 +172,13 @@ def test_names_decide_nothing(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"<!doctype html><title>t</title><p>only a page</p>")
     assert read(path, name)["text"] == "only a page"
+
+
+def test_more_headings_than_parts_are_saved() -> None:
+    text = "# a\nb\n" * 100_000
+    cut = sections(text)
+    assert 5_000 < len(cut) <= caps.PARTS_MAX + 1
+    assert "\n".join(cut) == text.rstrip("\n")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])

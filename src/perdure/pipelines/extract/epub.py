@@ -45,6 +45,8 @@ class EpubReader:
         self._chapters = [resolve(package, item.get("href") or "") for item in spine if item is not None]
         if not self._chapters:
             raise Permanent("document_empty", "this EPUB lists no chapters")
+        if len(self._chapters) > caps.PARTS_MAX:
+            raise bomb(f"it lists {len(self._chapters)} chapters, at most {caps.PARTS_MAX} are read")
         if sum(map(self._archive.size, self._chapters)) > caps.ARCHIVE_BYTES_MAX:
             raise bomb(f"its chapters unpack to more than {caps.ARCHIVE_BYTES_MAX} bytes")
         self.parts = range(1, len(self._chapters) + 1)

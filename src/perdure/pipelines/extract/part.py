@@ -15,6 +15,7 @@ from typing import Protocol
 
 from perdure.core.frozen import frozen
 from perdure.errors import Permanent
+from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.language import UNKNOWN, language_of
 
 _ANCHOR = re.compile(r"^<!-- ((?:page|chapter|section)=\d+) -->$", re.M)
@@ -120,11 +121,14 @@ def headings_of(text: str, anchor: str) -> Iterable[Heading]:
 
 
 def sections(text: str) -> list[str]:
-    """A Markdown text cut before its main headings: those of the first level that occurs more than once."""
+    """A Markdown text cut before its main headings: those of the first level that occurs more than once,
+    or every few of them where there are very many."""
     found = list(_heading_lines(text))
     levels = [level for _, level, _ in found]
     main = next((level for level in range(1, 7) if levels.count(level) > 1), 0)
-    cuts = [start for start, level, _ in found if level <= main and text[:start].strip()] if main else []
+    begin = len(text) - len(text.lstrip())
+    cuts = [start for start, level, _ in found if level <= main and start > begin] if main else []
+    cuts = cuts[:: len(cuts) // caps.PARTS_MAX + 1]
     return [text[start:end].strip("\n") for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
