@@ -10,6 +10,7 @@ import pytest
 
 from perdure import Document, Pipeline
 from perdure.calls import Dependency, FullJitter, Policy, Timing
+from perdure.calls import dependency as dependencies
 from perdure.calls.dependency import DEPENDENCIES
 from perdure.calls.fleet import Fleet
 from perdure.engine.sweeper import Retention
@@ -114,6 +115,16 @@ def test_an_outage_that_only_cells_see_costs_nothing_either(store_url: str) -> N
         assert {app.status(id_).state for id_ in ids} == {"held"}
         assert [(d.name, d.held_by) for d in app.dependencies()] == [(celled.NAME, "breaker")]
         assert not any(a.charged for id_ in ids for a in app.attempts(id_))
+
+
+def test_a_cell_that_serves_another_document_knows_what_the_worker_knows_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dependencies, "recording", False)  # it is set for good where cells begin
+    state, worker = forget(celled.NAME), dependencies.Home()
+    for open_ in (True, False, True):
+        worker.unpack([dependencies.Known(celled.NAME, open_=open_)])
+        assert state.breaker.state == ("open" if open_ else "closed")
 
 
 def forget(name: str) -> Dependency:
