@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,8 +11,7 @@ import pytest
 
 from perdure import Document, Pipeline
 from perdure.calls import Dependency, FullJitter, Policy, Timing
-from perdure.calls import dependency as dependencies
-from perdure.calls.dependency import DEPENDENCIES
+from perdure.calls.dependency import DEPENDENCIES, Home, Known
 from perdure.calls.fleet import Fleet
 from perdure.engine.sweeper import Retention
 from perdure.testing import FakeClock, Trial, _round, _worker, drain, trial
@@ -120,10 +120,12 @@ def test_an_outage_that_only_cells_see_costs_nothing_either(store_url: str) -> N
 def test_a_cell_that_serves_another_document_knows_what_the_worker_knows_by_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dependencies, "recording", False)  # it is set for good where cells begin
-    state, worker = forget(celled.NAME), dependencies.Home()
+    monkeypatch.setattr(
+        sys.modules[Home.__module__], "recording", False
+    )  # it is set for good where cells begin
+    state, worker = forget(celled.NAME), Home()
     for open_ in (True, False, True):
-        worker.unpack([dependencies.Known(celled.NAME, open_=open_)])
+        worker.unpack([Known(celled.NAME, open_=open_)])
         assert state.breaker.state == ("open" if open_ else "closed")
 
 
