@@ -162,7 +162,9 @@ class Home:
             state = dependency(known.name)
             state.held, state.success_s, state.rows = known.held, known.success_s, []
             state.budget.tokens = known.tokens
-            state.breaker.reset(now_s)  # what an earlier stage met in this cell is its worker's business by now
+            state.breaker.reset(
+                now_s
+            )  # what an earlier stage met in this cell is its worker's business by now
             if known.open_:
                 state.breaker.trip(now_s)
 
