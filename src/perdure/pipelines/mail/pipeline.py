@@ -22,13 +22,15 @@ from perdure.pipelines.mail.archive import read_entry
 from perdure.pipelines.mail.message_pipeline import QUEUE, messages
 from perdure.pipelines.mail.survey import Listed, Survey, batches, shape
 from perdure.pipelines.mail.survey import survey as surveyed
-from perdure.pipelines.mail.thread_pipeline import HEAD_BYTES, Sent, Talk, threads
+from perdure.pipelines.mail.thread_pipeline import Sent, Talk, threads
 from perdure.pipelines.mail.threads import Thread
 from perdure.settings import current
 
 ARCHIVE_MB = 1_024
 ARCHIVE_S, STALL_S = 7_200.0, 300.0
 NAME_CHARS_MAX = 120
+HEAD_BYTES, HEAD_BYTES_MIN = 64 << 10, 1 << 10  # of a message, for the summary of its thread
+TALK_BYTES = 16 << 20  # of them in one thread, unless it has very many
 #: What each process would import anew.
 MODULES = ("perdure.pipelines.mail.survey", "pydantic")
 
@@ -60,7 +62,6 @@ class Account:
     gone: int
     message_documents: int
     messages_dead: int
-    messages_degraded: int
     threads: int
     superseded: int
     thread_documents: int
@@ -126,20 +127,25 @@ def thread(
     changed = [one for one in now if known.get(one.id) != shapes[one.id]]
 
     def size(one: Thread) -> int:
-        return sum(min(HEAD_BYTES, places[identity].length) for identity in one.messages)
+        return sum(min(_share(one), places[identity].length) for identity in one.messages)
 
     for batch in ctx.items(batches(changed, size), key=lambda batch: batch[0].id):
         if not ctx.restored:
             for one in batch:
-                sent = [Sent(i, _head(path, places[i])) for i in one.messages]
-                ctx.emit(_thread(Talk(one.id, one.subject, one.nodes, tuple(sent))))
+                sent = tuple(_sent(path, places[identity], _share(one)) for identity in one.messages)
+                ctx.emit(_thread(Talk(one.id, one.subject, one.nodes, sent)))
     for id_, heirs in survey.superseded(now).items():
         ctx.emit(_thread(Talk(id_, superseded_by=heirs)))
     return Threaded(survey.number, shapes)
 
 
-def _head(path: Path, one: Listed) -> bytes:
-    return read_entry(path, one.offset, one.length)[:HEAD_BYTES]
+def _share(one: Thread) -> int:
+    """How many bytes of each message its document has; in a very long thread fewer."""
+    return min(HEAD_BYTES, max(HEAD_BYTES_MIN, TALK_BYTES // len(one.messages)))
+
+
+def _sent(path: Path, one: Listed, bytes_max: int) -> Sent:
+    return Sent(one.letter.identity, read_entry(path, one.offset, one.length)[:bytes_max])
 
 
 def _thread(talk: Talk) -> SpawnDocument:
@@ -160,7 +166,6 @@ def close(survey: Survey, thread: Threaded, gathered: Gathered) -> Result[Accoun
         gone=len(survey.gone),
         message_documents=sum(letters.values()),
         messages_dead=letters.get("dead", 0),
-        messages_degraded=gathered.degraded.get(messages.name, 0),
         threads=len(thread.shapes),
         superseded=superseded,
         thread_documents=sum(talks.values()),

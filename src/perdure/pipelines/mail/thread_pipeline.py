@@ -24,7 +24,6 @@ from perdure.pipelines.mail.threads import Node
 from perdure.settings import current
 
 SUMMARISE_S = 3_000.0
-HEAD_BYTES = 64 << 10  # of a message, for a summary
 
 threads = Pipeline(
     "mail-thread",
@@ -57,6 +56,12 @@ class Talk:
 _TALK = Codec(Talk, "a thread")
 
 
+def talk_of(content: bytes) -> Talk:
+    """The thread that a document has; InputInvalid if it has none."""
+    talk: Talk = _TALK.decode(content)
+    return talk
+
+
 def services() -> tuple[str, ...]:
     """What summaries need: the policy of the service, if the settings name one."""
     return ("openai",) if current().summary_url else ()
@@ -85,7 +90,7 @@ def in_its_own_words(doc: Document) -> Result[Outline]:
 
 def _opened(doc: Document) -> tuple[Talk, list[Message]]:
     """The thread, and those of its messages that can be decoded."""
-    talk: Talk = _TALK.decode(doc.data)
+    talk = talk_of(doc.data)
     said = []
     for one in talk.messages:
         try:
@@ -121,7 +126,7 @@ def _told(talk: Talk, said: list[Message], outline: Outline, degraded: bool = Fa
 @threads.stage(version=cutting.VERSION)
 def chunk(doc: Document, summarise: Outline) -> list[Chunk]:
     """Subject and summary; nothing of a thread that is no more."""
-    talk: Talk = _TALK.decode(doc.data)
+    talk = talk_of(doc.data)
     if talk.superseded_by is not None:
         return []
     blocks = (f"# {talk.subject}" if talk.subject else "", summarise.text)
