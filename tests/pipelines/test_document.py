@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from base64 import b64encode
 
-from perdure.pipelines.document import documents
+import pytest
+from pydantic_core import to_json
+
+from perdure.engine.codec import OUTPUT_BYTES_MAX
+from perdure.pipelines.document import FETCH_BYTES_MAX, Source, documents
 from perdure.testing import drain, trial
 from tests.calls.web import Web
 
@@ -54,6 +58,11 @@ def test_its_content_says_what_it_is_and_not_its_name(store_url: str) -> None:
         assert drain(app).done == 2
         assert [app.output(id_, "extract").summary.title for id_ in ids] == ["On queues", "A note"]
         assert app.status(said).error_code == "type_mismatch"
+
+
+def test_whatever_is_fetched_can_be_saved() -> None:
+    rest = Source("n" * 8_000, "t" * 300, "u" * 8_000, "e" * 1_000, "l" * 1_000, b"")
+    assert len(b64encode(bytes(3_000))) * FETCH_BYTES_MAX // 3_000 + len(to_json(rest)) < OUTPUT_BYTES_MAX
 
 
 @pytest.mark.parametrize(

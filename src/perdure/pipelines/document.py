@@ -27,7 +27,7 @@ from perdure.settings import current
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
 PER_HOST = 2
 EXTRACT_MB = 1_024
-FETCH_BYTES_MAX = 256 << 20
+FETCH_BYTES_MAX = 190 << 20  # it is saved as base64, in an output of 256 MiB at most
 REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
