@@ -98,6 +98,12 @@ class Settings(BaseSettings):
     image_pixels_max: int = Field(
         default=100_000_000, ge=1, description="The most pixels that an image may have to be decoded."
     )
+    image_concurrency: int = Field(
+        default=5,
+        ge=1,
+        le=500,
+        description="How many jobs of images a worker runs at a time, besides documents.",
+    )
     image_private: bool = Field(
         default=True,
         description="Whether places, owners, serial numbers and comments in images are left out.",

@@ -44,7 +44,7 @@ def running(store: str) -> Iterator[subprocess.Popen[str]]:
         (":app", "':app' does not name an app"),
         ("no_such_module:app", "there is no module 'no_such_module'"),
         ("json:dumps", "'json:dumps' is not a Perdure app"),
-        ("perdure.demo.library:nothing", "is not a Perdure app"),
+        ("perdure.cli.builtin:nothing", "is not a Perdure app"),
     ],
 )
 def test_a_wrong_target_is_named_with_the_right_form(target: str, why: str, tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ class SimApp(AsyncPerdure):
     async def _clear_out(self) -> None:
         """Real files and threads are none of the simulated world's business."""
 
-    def new_worker(self, worker: int, slate: Slate, nursery: Any) -> Worker:
+    def new_worker(
+        self, worker: int, slate: Slate, nursery: Any, group: Any = None, alone: bool = True
+    ) -> Worker:
         runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
         return SimWorker(self.store, runner, slate, worker, QUEUES, self.concurrency, SETTINGS.poll_s)
 

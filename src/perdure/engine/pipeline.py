@@ -36,6 +36,7 @@ KEY_LENGTH_MAX = 500
 class Pipeline:
     """An ordered list of stages. `attempts` means total executions; each wait is twice the one before.
 
+    `concurrency` gives its queue slots of its own in each worker, so many; otherwise queues share the worker's.
     `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
     `app.limit` says nothing about, `concurrency_per_key` run at once. An app that has it has the pipelines in `then`
     too: those whose jobs its stages spawn.
@@ -56,6 +57,7 @@ class Pipeline:
         lease_s: float = 30,
         postpones_max: int = 100,
         age_max_s: float = 7 * 86400,
+        concurrency: int | None = None,
         concurrency_key: Callable[[Document], str | None] | None = None,
         concurrency_per_key: int | None = None,
         then: Sequence[Pipeline] = (),
@@ -75,6 +77,7 @@ class Pipeline:
             lease_s=lease_s,
             age_max_s=age_max_s,
             backoff_cap_s=backoff_cap_s,
+            concurrency=concurrency,
             concurrency_per_key=concurrency_per_key,
         )
         if backoff_s < 0 or postpones_max < 0:
@@ -85,6 +88,7 @@ class Pipeline:
         self.backoff_s, self.backoff_cap_s, self.jitter = backoff_s, backoff_cap_s, jitter
         self.lease_s = lease_s
         self.postpones_max, self.age_max_s = postpones_max, age_max_s
+        self.concurrency = concurrency
         self.concurrency_key, self.concurrency_per_key = concurrency_key, concurrency_per_key
         self.stages: list[AnyStage] = []
         self.hooks: dict[str, Pipeline] = {}

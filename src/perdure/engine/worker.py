@@ -54,7 +54,7 @@ class Worker:
 
     def __init__(
         self, store: Store, runner: Runner, slate: Slate, worker: int, queues: Sequence[str], concurrency: int,
-        poll_s: float = POLL_S,
+        poll_s: float = POLL_S, alone: bool = True,
     ) -> None:  # fmt: skip
         self.store = store
         self.runner = runner
@@ -63,6 +63,7 @@ class Worker:
         self.queues = tuple(queues)
         self.concurrency = concurrency
         self.poll_s = poll_s
+        self.alone = alone  # nobody else claims under this id
         self.stopping = asyncio.Event()
         self._turn = asyncio.Event()  # a slot is free, or there may be work
         self._tasks: dict[asyncio.Task[None], Journey] = {}
@@ -162,11 +163,13 @@ class Worker:
         if not free and not room:
             return False
         # with another ask under way nobody knows what the store will have been told
-        idle = self._idle if len(self._asks) < ASKS_MAX else None
+        idle = self._idle if self.alone and len(self._asks) < ASKS_MAX else None
         self._reserved.add(free, room)
         try:
             asked_ms = monotonic_ms()
-            found = await self.store.claim(Claim(self.id, self.queues, new_token(), free, room, idle))
+            found = await self.store.claim(
+                Claim(self.id, self.queues, new_token(), free, room, idle, self.alone)
+            )
         except StoreError:
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True

@@ -12,6 +12,7 @@ from pathlib import Path
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
 from perdure.engine import rooms
+from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.isolate import Nursery
@@ -56,7 +57,7 @@ class Working:
     only_queues: tuple[str, ...]
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
+        self._crew: Crew | None = None
         self._working = asyncio.Lock()
         self._stopping = False
 
@@ -68,7 +69,7 @@ class Working:
     @property
     def works(self) -> bool:
         """Whether a worker of this app claims documents now."""
-        return self._worker is not None
+        return self._crew is not None
 
     async def run(self) -> None:
         """Work until `stop`; leases are renewed from a thread. RuntimeError while it works already."""
@@ -104,21 +105,30 @@ class Working:
         await self._clear_out()
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
-        self._worker = self.new_worker(worker, slate, nursery)
+        self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping:  # asked while we were getting ready
-            self._worker.stop(self.settings.grace_s)
+            self._crew.stop(self.settings.grace_s)
         collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
         try:
-            await self._worker.run()
+            await self._crew.run()
         finally:
             collecting.cancel()
-            self._worker.runner.threads.close()
-            self._worker, self._stopping = None, False
+            self._crew, self._stopping = None, False
 
-    def new_worker(self, worker: int, slate: Slate, nursery: Nursery) -> Worker:
-        """A worker over our store that has not begun; `work` runs one, tests drive one by hand."""
+    def new_crew(self, worker: int, slate: Slate, nursery: Nursery) -> Crew:
+        """Workers over our store that have not begun."""
+        found = groups(self.pipelines.values(), self.queues, self.concurrency)
+        return Crew([self.new_worker(worker, slate, nursery, group, len(found) == 1) for group in found])
+
+    def new_worker(
+        self, worker: int, slate: Slate, nursery: Nursery, group: Group | None = None, alone: bool = True
+    ) -> Worker:
+        """One of them, or one for all queues, for whoever drives it by hand."""
+        queues, concurrency = group or (self.queues, self.concurrency)
         runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
-        return Worker(self.store, runner, slate, worker, self.queues, self.concurrency, self.settings.poll_s)
+        return Worker(
+            self.store, runner, slate, worker, queues, concurrency, self.settings.poll_s, alone=alone
+        )
 
     async def _collect_garbage(self) -> None:
         """Now and then; several workers at it do no harm."""
@@ -130,8 +140,8 @@ class Working:
     async def stop(self) -> None:
         """Ask the running worker to stop and give it its grace."""
         self._stopping = True
-        if self._worker is not None:
-            self._worker.stop(self.settings.grace_s)
+        if self._crew is not None:
+            self._crew.stop(self.settings.grace_s)
 
     async def run_until_idle(self, wait: float = 0.0) -> Summary:
         """Work until nothing is ready or running and nothing falls due within `wait`; never blocks on what is held."""
@@ -151,7 +161,7 @@ class Working:
     async def _idle(self, running: asyncio.Task[None], wait: float) -> None:
         while not running.done():
             await asyncio.sleep(IDLE_S)
-            if self._worker is None or self._worker.busy:
+            if self._crew is None or self._crew.busy:
                 continue
             tally = await self.store.tally(self.queues)
             ready = sum(
@@ -163,7 +173,7 @@ class Working:
             due_ms = tally.next_due_ms
             soon = due_ms is not None and due_ms <= await self.store.now_ms() + wait * 1000
             # what waits for others is made due by a sweep, which may not have come by
-            if ready or soon or self._worker.busy:
+            if ready or soon or self._crew.busy:
                 continue
             if not await self.store.gather(GATHER_BATCH):
                 return

@@ -298,7 +298,7 @@ class Flush:
         if op.limit:
             found += yield from self.sql.claim(op, self.now_ms, False, op.limit)
         # with a slot to spare it is worth waking, however many others are taken
-        if (idle := len(found) < op.limit + op.suspects) != op.idle:
+        if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
         return [rows.claimed(row) for row in found]
 

@@ -134,6 +134,7 @@ class Claim:
     limit: int
     suspects: int = 0
     idle: bool | None = False  # whether the worker is marked as one that waits for work; None: nobody knows
+    alone: bool = True  # False: others claim under its id, so that it is always worth waking
 
 
 @frozen

@@ -34,7 +34,12 @@ generate_metadata = Pipeline("generate-metadata", queue=QUEUE)
 generate_variants = Pipeline("generate-variants", queue=QUEUE)
 generate_embeddings = Pipeline("generate-embeddings", queue=QUEUE)
 generate_metadata.then = (generate_embeddings,)
-images = Pipeline("image", queue=QUEUE, then=[generate_metadata, generate_variants, generate_embeddings])
+images = Pipeline(
+    "image",
+    queue=QUEUE,
+    concurrency=current().image_concurrency,
+    then=[generate_metadata, generate_variants, generate_embeddings],
+)
 
 
 @frozen
