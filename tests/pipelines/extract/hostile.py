@@ -85,6 +85,11 @@ def repeated_contents() -> bytes:
     return page_pdf(stream(data), b"[" + b"4 0 R " * 10_000 + b"]")
 
 
+def endless_contents(size: int = 100 * MIB) -> bytes:
+    listed = packed([b"/Contents ["] + [b"1 0 R " * (MIB // 6)] * (size // MIB))
+    return pdf([stream(listed, b"/Type /ObjStm /Filter /FlateDecode")])
+
+
 def page_loop() -> bytes:
     return pdf([
         b"<< /Type /Catalog /Pages 2 0 R >>",

@@ -64,6 +64,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "nested flate bomb": ("document_bomb", hostile.nested_flate_bomb),
     "text bomb": ("document_bomb", hostile.text_bomb),
     "repeated contents": ("document_bomb", hostile.repeated_contents),
+    "endless contents": ("document_bomb", hostile.endless_contents),
     "one chapter, listed again and again": (
         "document_bomb",
         lambda: epub([chapter(b"again")], ("book.opf", hostile.listed("c0.xhtml", 300_000))),

@@ -111,6 +111,8 @@ class _Stream:
             self.pages += [found[1] for found in _CONTENTS.finditer(seen)]
             last = seen.rfind(b"/Contents")
             self._tail = seen[last:] if last >= 0 and b"]" not in seen[last:] else b""
+            if len(self._tail) > _SLICE:  # and each piece would be looked at again and again
+                raise bomb(f"object {self._number} has a list of contents without end")
 
     def _damaged(self, why: str) -> Permanent:
         return Permanent("document_corrupt", f"the stream of object {self._number} is damaged: {why}")
