@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from perdure import Context, Document, Gathered, Perdure, Permanent, Pipeline, Result, Row
+from perdure.store.records import Tally
 from perdure.testing import drain, failing, recording, tick, trial
 
 archive, letters, tell = Pipeline("archive"), Pipeline("letters"), Pipeline("tell")
@@ -130,3 +133,28 @@ def test_counts(states: dict[str, dict[str, int]]) -> None:
     gathered = Gathered(states, {"tell": "dead", "other": "done"})
     assert gathered.count("done") == 1 + sum(s.get("done", 0) for s in states.values())
     assert gathered.failed == 1 + sum(s.get("dead", 0) for s in states.values())
+
+
+def test_what_a_sweep_makes_due_while_somebody_asks_is_under_way(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trial(APP, store=store_url) as app:
+        app.add(text="one", pipeline=archive)
+        tick(app)
+        tick(app)  # its only letter has ended, and no sweep has come by since
+        store = app.service.store
+        tally, gather = store.tally, store.gather
+        looks = 0
+
+        async def overtaken(queues: Sequence[str] | None = None) -> Tally:
+            nonlocal looks
+            found, looks = await tally(queues), looks + 1
+            if looks == 1:
+                assert await gather(10) == 1
+            return found
+
+        monkeypatch.setattr(store, "tally", overtaken)
+        assert app._call(app.service.under_way(0))
+        assert looks == 2
+        drain(app)
+        assert not app._call(app.service.under_way(0))

@@ -20,9 +20,10 @@ from tests.faults.crew import Crew
 from tests.faults.documents.account import assert_sound, wait_until_quiet
 from tests.faults.fleet import Fleet
 from tests.faults.flow import seeded
-from tests.faults.mailing import APP
+from tests.pipelines.mail.boxes import letter, mbox
 from tests.pipelines.mail.corpus import Corpus, corpus
 
+APP = "tests.faults.mailing:app"
 WORKERS, CONCURRENCY = 2, 6
 SAID = "They agreed on something in the end."
 
@@ -84,6 +85,20 @@ def test_random_kills(
         f"{repeated} summaries were under way when their worker was killed"
     )
     assert len(crew.losses) >= kills // 2, "it was over before anybody was killed, so this showed nothing"
+
+
+def test_a_message_that_kills_its_process_fails_alone(post: Fleet) -> None:
+    box = [letter(f"p{n}", hour=n) for n in range(20)]
+    box[7] = b"X-Crash: yes\n" + box[7]
+    added = post.ask(post.app.add(data=mbox(*box), collection="archives", pipeline=mails))
+    post.start(APP, concurrency=CONCURRENCY)
+    wait_until_quiet(post, within_s=60)
+
+    assert post.ask(post.app.status(added.id)).state == "done"
+    ((_, account),) = post.ask(post.app.rows(added.id, "archive"))
+    assert (account["messages"], account["messages_dead"], account["summaries"]) == (20, 1, 20)
+    rows = post.query("SELECT state, error_code FROM document WHERE pipeline = 'mail-message'")
+    assert Counter(map(tuple, rows)) == {("done", None): 19, ("dead", "crashed:SIGSEGV"): 1}
 
 
 def assert_stored_once(fleet: Fleet, made: Corpus) -> None:

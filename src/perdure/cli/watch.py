@@ -25,7 +25,6 @@ LOOK_MAX = 1_000  # documents that are asked for at a look, besides those that r
 WORKERS_S = 2.0
 #: With `--work`, what is held, or due only after this time, is left to a worker that stays.
 PATIENCE_MS = 60_000
-MOVING = frozenset({"queued", "running", "parked"})
 NOBODY = "nobody is working: start `perdure worker`"
 
 
@@ -75,21 +74,9 @@ class Watched:
         left = [self.seen[id_] for id_ in self._turns]
         dues = [one.due_ms for one in left if one.due_ms is not None]
         for_others = any(one.state == "waiting" and one.due_ms is None for one in left)  # that they spawned
-        if for_others and await self._others_move():
+        if for_others and await self._app.under_way(PATIENCE_MS / 1000):
             return False
         return not dues or min(dues) > await self._app.store.now_ms() + PATIENCE_MS
-
-    async def _others_move(self) -> bool:
-        """Whether anything in our queues is under way or about to be."""
-        store = self._app.store
-        tally = await store.tally(self._app.queues)
-        if any(n and state in MOVING for states in tally.queues.values() for state, n in states.items()):
-            return True
-        if tally.next_due_ms is not None and tally.next_due_ms <= await store.now_ms() + PATIENCE_MS:
-            return True
-        return (
-            await store.gather(1) > 0
-        )  # what waits for others is made due by a sweep, which may not have come by
 
     async def follow_ups(self) -> bool:
         """Whether jobs that these documents left behind have not ended."""

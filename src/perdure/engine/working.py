@@ -28,6 +28,7 @@ from perdure.store.sql_store import SqlStore
 
 IDLE_S = 0.05
 GATHER_BATCH = 500
+MOVING = frozenset({"queued", "running", "parked"})
 GARBAGE_S = 6 * 3600
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
@@ -163,20 +164,24 @@ class Working:
             await asyncio.sleep(IDLE_S)
             if self._crew is None or self._crew.busy:
                 continue
-            tally = await self.store.tally(self.queues)
-            ready = sum(
-                n
-                for states in tally.queues.values()
-                for state, n in states.items()
-                if state in ("queued", "running", "parked")
-            )
-            due_ms = tally.next_due_ms
-            soon = due_ms is not None and due_ms <= await self.store.now_ms() + wait * 1000
-            # what waits for others is made due by a sweep, which may not have come by
-            if ready or soon or self._crew.busy:
-                continue
-            if not await self.store.gather(GATHER_BATCH):
+            if not await self.under_way(wait) and not self._crew.busy:
                 return
+
+    async def under_way(self, within_s: float) -> bool:
+        """Whether anything in our queues is ready or running, or falls due within this time."""
+        # what waits for others is made due by a sweep, which may not have come by, or did so just now
+        return (
+            await self._moving(within_s)
+            or await self.store.gather(GATHER_BATCH) > 0
+            or await self._moving(within_s)
+        )
+
+    async def _moving(self, within_s: float) -> bool:
+        tally = await self.store.tally(self.queues)
+        if any(n and state in MOVING for states in tally.queues.values() for state, n in states.items()):
+            return True
+        due_ms = tally.next_due_ms
+        return due_ms is not None and due_ms <= await self.store.now_ms() + within_s * 1000
 
     async def summary(self, before: dict[str, int]) -> Summary:
         """What changed since `before`, and what is left."""
