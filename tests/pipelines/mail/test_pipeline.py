@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -96,6 +99,21 @@ def test_each_level_has_its_attempts_and_waits() -> None:
     assert [(s.name, s.attempts) for s in messages.stages] == [
         ("read", None), ("chunk", None), ("embed", 5), ("index", 5),
     ]  # fmt: skip
+
+
+def test_the_environment_changes_attempts_and_waits() -> None:
+    code = (
+        "from perdure.pipelines.mail.pipeline import mails, messages, threads\n"
+        "print([(p.attempts, p.backoff_s, p.backoff_cap_s) for p in (mails, messages, threads)])\n"
+        "print([stage.attempts for stage in threads.stages if stage.attempts])"
+    )
+    changed = {"BASE_DELAY_SECONDS": "7", "MAX_DELAY_SECONDS": "70", "MAX_ATTEMPTS_ARCHIVES": "4"}
+    changed |= {"MAX_ATTEMPTS_MESSAGES": "2", "MAX_ATTEMPTS_THREADS": "6", "MAX_ATTEMPTS_CHUNKS": "8"}
+    environment = {**os.environ, **{f"RETRY_JOB_{name}": value for name, value in changed.items()}}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == ["[(4, 7.0, 70.0), (2, 7.0, 70.0), (6, 7.0, 70.0)]", "[8, 8]"]
 
 
 def test_what_is_no_message_and_what_cannot_be_decoded_fail_nobody_else(
@@ -320,6 +338,14 @@ def test_the_account_must_agree() -> None:
     assert asdict(account)["messages_dead"] == 1
     for lost in ("message_documents", "thread_documents"):
         assert not a_document_for_each(found, replace(account, **{lost: 1}))
+
+
+def test_a_single_message_is_an_archive_of_one() -> None:
+    with trial(mails) as app:
+        _, account = process(app, letter("ada"))
+        assert (account["messages"], account["threads"], account["summaries"]) == (1, 1, 1)
+        _, account = process(app, letter("bob"))
+        assert (account["messages"], account["gone"], account["superseded"]) == (1, 1, 1)
 
 
 def test_an_empty_archive_and_what_is_none(store_url: str) -> None:
