@@ -89,15 +89,18 @@ class DependencyDown(StageSignal):
     """A declared dependency is away: the document is held until it is back, no attempt is charged.
 
     `confirmed`: the breaker that the fleet shares is open; otherwise the store is asked whether it agrees. `heard`: not
-    by what we saw ourselves but from the fleet, which may have changed its mind.
+    by what we saw ourselves but from the fleet, which may have changed its mind. `unnamed`: no setting names the
+    service, so that there is nothing to be asked now and then.
     """
 
     code = "dependency_down"
 
-    def __init__(self, name: str, message: str = "", *, confirmed: bool = False, heard: bool = False) -> None:
+    def __init__(
+        self, name: str, message: str = "", *, confirmed: bool = False, heard: bool = False, unnamed: bool = False
+    ) -> None:  # fmt: skip
         super().__init__(message or f"dependency {name} is down")
         self.name = name
-        self.confirmed, self.heard = confirmed, heard
+        self.confirmed, self.heard, self.unnamed = confirmed or unnamed, heard, unnamed
 
 
 class Permanent(StageSignal):

@@ -187,8 +187,9 @@ class AsyncPerdure(Working):
         if same and new.kind != "url":
             return Added(added.id, "unchanged")
         first = f"{new.job.stage}{ONLY}" if same else None
+        content = None if same else replace(new, name=new.name or known.name)
         answer = await self.store.requeue(
-            Requeue(new.org, added.id, new.job, first, _who(), "added again", None if same else new)
+            Requeue(new.org, added.id, new.job, first, _who(), "added again", content)
         )
         if answer != "requeued":
             return added

@@ -240,4 +240,6 @@ def _refuse_local(host: str, allow_loopback: bool) -> None:
     else:
         fine = allowed(address, allow_loopback=allow_loopback)
     if not fine:
-        raise Permanent("address_forbidden", f"{host} is not on the public internet")
+        here = address is None or address.is_loopback
+        hint = "; PERDURE_ALLOW_LOOPBACK=true allows this machine, for trials" if here else ""
+        raise Permanent("address_forbidden", f"{host} is not on the public internet{hint}")

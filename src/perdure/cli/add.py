@@ -47,6 +47,7 @@ class Asked:
     as_json: bool = False
     watch: bool = False
     work: bool = False
+    replace: bool = False
 
     @property
     def total(self) -> int | None:
@@ -158,6 +159,8 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
         pipeline = asked.pipeline if asked.pipeline != AUTO else _by_content(app, entry)
         if pipeline == MAIL and entry.get("media_type") == MBOX:
             _as_archive(entry, thing.source)
+        if asked.replace and "path" in entry and thing.source != "-":
+            entry.setdefault("key", f"path:{os.path.abspath(entry['path'])}")
         added = await app.add(pipeline=pipeline, **entry)
     except UsageError as error:
         return Outcome(thing.source, "refused", error=str(error), code=str(error.code))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perdure.app import Perdure
 from perdure.pipelines.document import documents
-from perdure.pipelines.image.pipeline import images
+from perdure.pipelines.installed import image_pipeline
 from perdure.pipelines.mail.pipeline import mails
 
-app = Perdure(pipelines=[documents, images, mails])
+images = image_pipeline()
+app = Perdure(pipelines=[documents, mails] if images is None else [documents, images, mails])

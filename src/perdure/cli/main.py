@@ -89,6 +89,12 @@ def add(
     org: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
     work: Annotated[bool, typer.Option("--work", help="Process them here and now, and show how.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show their stages until all have ended.")] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="A file takes the place of what was added from its path with --replace."
+        ),
+    ] = False,
     target: AppOption = BUILTIN,
     pipeline: Annotated[
         str, typer.Option(help="Their pipeline; auto: image, mail or document, by what is in each.")
@@ -100,7 +106,7 @@ def add(
     from perdure.cli.add import Asked, run
 
     options: AddOptions = {"org": org} if collection is None else {"org": org, "collection": collection}
-    asked = Asked(pipeline, what or [], options, text, name, json, watch, work)
+    asked = Asked(pipeline, what or [], options, text, name, json, watch, work, replace)
     raise typer.Exit(run(_service(target, store), asked))
 
 

@@ -30,7 +30,7 @@ def show_hits(hits: list[dict[str, Any]]) -> None:
         where = (
             f", page {hit['page']}"
             if hit["page"] is not None
-            else f", {hit['anchor']}"
+            else f", {hit['anchor'].replace('=', ' ')}"
             if hit["anchor"]
             else ""
         )

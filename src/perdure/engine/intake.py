@@ -35,6 +35,7 @@ SECONDS_MAX = 10 * 366 * 86_400.0
 #: What is part of an index must fit into it, whatever its characters: PostgreSQL allows 2,704 bytes in all.
 ORG_MAX = 100
 INDEXED_MAX = 500
+NAME_MAX = 300  # of what is called by its URL
 
 
 @frozen
@@ -66,7 +67,8 @@ async def receive(
     """The document ready to be added; UsageError tells what is wrong with it, and then nothing was written."""
     pipeline.check()
     kind, content = _content(entry)
-    name = checked(entry.name or (Path(entry.path).name if entry.path is not None else ""), "the name")
+    own = Path(entry.path).name if entry.path is not None else (entry.url or "")[:NAME_MAX]
+    name = checked(entry.name or own, "the name")
     org = checked(entry.org, "the organisation", ORG_MAX)
     collection = checked(entry.collection, "the collection")
     media_type = checked(entry.media_type, "the media type")

@@ -34,6 +34,7 @@ from perdure.core.outcome import (
     telling,
 )
 from perdure.core.scope import MESSENGERS
+from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
@@ -392,7 +393,8 @@ class Runner:
         journey.lane = lane_of(needs)
         async with self._holding:  # hundreds may find out at the same time
             if error.confirmed and not error.heard and error.name not in self.down:
-                await self.store.hold(error.name, str(error), BREAKER)
+                by = CONFIGURATION if error.unnamed else BREAKER
+                await self.store.hold(error.name, str(error), by)
             await self.look()
         return not self.down.isdisjoint(needs)
 

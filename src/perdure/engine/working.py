@@ -11,6 +11,7 @@ from pathlib import Path
 
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
+from perdure.core.services import CONFIGURATION, CONFIGURED
 from perdure.engine import rooms
 from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
@@ -101,9 +102,16 @@ class Working:
     async def _clear_out(self) -> None:
         await asyncio.to_thread(rooms.clear_out)
 
+    async def _let_go(self) -> None:
+        """Release what waits for a service that nobody had named, where our settings do."""
+        for one in await self.store.dependencies():
+            if one.held_by == CONFIGURATION and CONFIGURED.get(one.name, lambda: False)():
+                await self.store.release(one.name, CONFIGURATION)
+
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
         await self._clear_out()
+        await self._let_go()
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)

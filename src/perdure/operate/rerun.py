@@ -1,7 +1,8 @@
 """Running documents again from a stage on, where what is saved of it was made by another model or version.
 
 All documents are looked at once, a page at a time in the order of their key: nothing has to be counted or sorted first,
-and what is requeued on the way does not come up again. Documents in flight are left alone.
+and what is requeued on the way does not come up again. Documents in flight are left alone, and dead ones unless they
+are asked for: to be run from a later stage would make them look well.
 """
 
 from __future__ import annotations
@@ -91,11 +92,7 @@ async def rerun(
         ours = [one for one in page if one.pipeline == pipeline.name and conditions.placed(one)]
         models.update(one.model or "" for one in ours if one.version is not None)
         fitting = [one for one in ours if conditions.made(one)]
-        found = [
-            one
-            for one in fitting
-            if one.state in (TERMINAL if conditions.state is None else (conditions.state,))
-        ]
+        found = [one for one in fitting if one.state == (conditions.state or "done")]
         found = found[: None if limit is None else limit - counts["found"]]
         counts["looked_at"] += len(page)
         counts["found"] += len(found)
@@ -113,10 +110,11 @@ def no_such_model(
 ) -> InputInvalid:
     """Said where nothing was found: which models there are."""
     known = (
-        ", ".join(f"{name or '(none)'}: {n}" for name, n in sorted(there.items())) or "nothing is saved of it"
+        ", ".join(f"{name or '(none)'}: {n}" for name, n in sorted(there.items()))
+        or "none: nothing is saved of it"
     )
     return InputInvalid(
-        f"no document has {stage.name} of pipeline {pipeline.name} saved with model {asked!r} (there are {known})",
+        f"no document has {stage.name} of pipeline {pipeline.name} saved with model {asked!r} (what is saved: {known})",
         code="model_unknown",
     )
 

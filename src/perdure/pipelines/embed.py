@@ -10,6 +10,7 @@ A vector is float32 numbers, little-endian, as bytes; the embedder's `name` is k
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from perdure.core.words import words
 from perdure.errors import SettingInvalid, Transient
 from perdure.settings import Settings, current
 
+log = logging.getLogger("perdure.embed")
 BATCH = 64
 
 
@@ -179,7 +181,12 @@ def _embedder(kind: str, model: str, dimensions: int | None, key: str | None) ->
         )
     if kind.startswith(("http://", "https://")):
         return Endpoint(kind, model, dimensions, key)
-    if kind == "hashing" or (kind == "auto" and not installed):
+    if kind == "auto" and not installed:
+        log.warning(
+            "passages are found by their words only; pip install 'perdure[embed]' to find them by meaning"
+        )
+        return Hashing()
+    if kind == "hashing":
         return Hashing()
     if kind in ("auto", "wordllama"):
         return WordLlama()

@@ -140,4 +140,5 @@ def _reader(path: Path, kind: str, declared: str, ocr_language: str) -> Reader:
         return TextReader(path, charset, markdown=kind == kinds.MARKDOWN)
     if kind == kinds.OLE and "EncryptedPackage".encode("utf-16-le") in path.read_bytes():
         raise Permanent("document_encrypted", "this Office document needs a password")
-    raise Permanent("type_unsupported", f"{kind} cannot be read{_ELSEWHERE.get(kind, '')}")
+    readable = "; PDF, EPUB, DOCX, HTML, Markdown, text and mail can"
+    raise Permanent("type_unsupported", f"{kind} cannot be read{_ELSEWHERE.get(kind, readable)}")

@@ -18,6 +18,7 @@ from typing import Any
 from perdure import Context, DependencyDown, Document, Gathered, Permanent, Pipeline, Result, Row
 from perdure.core.chunk import Chunk, chunk_id
 from perdure.core.frozen import frozen
+from perdure.core.services import CONFIGURED
 from perdure.pipelines.embed import embedder, services, with_vectors
 from perdure.pipelines.image.describe import Described, adescribe, fallback, searchable, vision
 from perdure.pipelines.image.facts import Facts, facts
@@ -29,6 +30,8 @@ IMAGE_MB = 2_048
 LOOK_S, VARIANTS_S, DESCRIBE_S = 300.0, 900.0, 3_000.0
 #: What each process would import anew.
 MODULES = ("PIL.Image", "perdure.pipelines.image.facts", "perdure.pipelines.image.variants")
+
+CONFIGURED["vision"] = lambda: vision(current()) is not None
 
 generate_metadata = Pipeline("generate-metadata", queue=QUEUE)
 generate_variants = Pipeline("generate-variants", queue=QUEUE)
@@ -95,7 +98,7 @@ async def describe(doc: Document, show: bytes) -> Described:
     """What the service says of it."""
     if not show:
         raise DependencyDown(
-            "vision", "no vision service is configured; set PERDURE_VISION_URL", confirmed=True
+            "vision", "no vision service is configured; set PERDURE_VISION_URL", unnamed=True
         )
     return await adescribe(show, current())
 

@@ -16,8 +16,8 @@ from perdure.pipelines import chunk as cutting
 from perdure.pipelines.document import documents
 from perdure.pipelines.extract import MODULES
 from perdure.pipelines.extract.sniff import DOCX, EPUB, HTML, MAIL, MARKDOWN, PDF, TEXT, XML, sniff
-from perdure.pipelines.image.pipeline import images
 from perdure.pipelines.indexing import index_chunks
+from perdure.pipelines.installed import image_pipeline
 from perdure.pipelines.mail.chunks import message_chunks
 from perdure.pipelines.mail.message import Attachment, Message, decode
 from perdure.settings import current
@@ -28,13 +28,15 @@ REUSE = 100  # messages that a process decodes
 
 _READABLE = {PDF, EPUB, DOCX, HTML, MARKDOWN, TEXT, XML, MAIL}
 
+images = image_pipeline()
+
 messages = Pipeline(
     "mail-message",
     queue=QUEUE,
     attempts=current().retry_job_max_attempts_messages,
     backoff_s=current().retry_job_base_delay_seconds,
     backoff_cap_s=current().retry_job_max_delay_seconds,
-    then=[documents, images],
+    then=[documents] if images is None else [documents, images],
 )
 
 
