@@ -16,6 +16,7 @@ from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
 from perdure.engine.host import REST_S
 from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery
+from perdure.errors import PipelineInvalid
 from tests.engine import cells
 
 LIMITS = Limits(1 << 30, None, 20, 20)
@@ -77,12 +78,12 @@ def in_nursery(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
 
 async def run(
-    nursery: Nursery, what: Callable[..., bytes], reuse: int = 10, limits: Limits = LIMITS
+    nursery: Nursery, what: Callable[..., bytes], reuse: int = 10, limits: Limits = LIMITS, whose: str = ""
 ) -> bytes:
     async def answer(_: bytes) -> bytes:
         return b""
 
-    return await nursery.run(f"{HERE}:{what.__name__}", b"", answer, limits, reuse=reuse)
+    return await nursery.run(f"{HERE}:{what.__name__}", b"", answer, limits, reuse=reuse, whose=whose)
 
 
 @in_nursery
@@ -98,11 +99,25 @@ async def test_at_the_same_time_each_has_its_own(nursery: Nursery) -> None:
 
 
 @in_nursery
-async def test_an_error_of_its_own_is_no_reason_to_end_it(nursery: Nursery) -> None:
+async def test_after_an_error_it_serves_no_other(nursery: Nursery) -> None:
     first = await run(nursery, pid)
     with pytest.raises(ValueError, match="its own"):
         await run(nursery, raises)
-    assert await run(nursery, pid) == first
+    assert await run(nursery, pid) != first
+
+
+@in_nursery
+async def test_it_serves_one_organisation(nursery: Nursery) -> None:
+    pids = [await run(nursery, pid, whose=whose) for whose in ("a", "b", "a", "b")]
+    assert pids[0] == pids[2] != pids[1] == pids[3]
+
+
+def test_reuse_is_for_processes() -> None:
+    with pytest.raises(PipelineInvalid, match="isolate=True"):
+
+        @Pipeline("none").stage(reuse=2)
+        def here(doc: Document) -> int:
+            return 0
 
 
 @pytest.mark.parametrize("what", [leaves_a_thread, leaves_a_process, leaves_an_orphan, holds_much])
@@ -122,7 +137,7 @@ async def test_one_that_was_started_long_ago_has_time_to_begin(
     monkeypatch.setattr(host, "WARM_S", 0.5)
     await asyncio.sleep(0.7)
     warm = await nursery._open()
-    cell = warm.rested(LIMITS, 10)
+    cell = warm.rested(LIMITS, 10, "")
     assert cell is not None
     await asyncio.sleep(3 * host.WATCH_S)
     assert not warm.gone()

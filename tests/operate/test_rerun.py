@@ -204,7 +204,7 @@ def test_mistakes_are_told_with_what_there_is(store_url: str) -> None:
             with pytest.raises(InputInvalid) as wrong:
                 app.rerun(pipeline="books", from_stage="embed", where=where, limit=limit)
             assert wrong.value.code == code
-        with pytest.raises(InputInvalid, match=r"'older' \(there are old: 2\)") as unknown:
+        with pytest.raises(InputInvalid, match=r"'older' \(what is saved: old: 2\)") as unknown:
             app.rerun(pipeline="books", from_stage="embed", where={"model": "older"})
         assert unknown.value.code == "model_unknown"
         assert app.rerun(pipeline="books", from_stage="read", where={"model": ""}, dry_run=True).found == 2

@@ -39,6 +39,7 @@ class SimNursery:
         limits: Limits,
         started: Any = None,
         reuse: int = 1,
+        whose: str = "",
     ) -> bytes:
         if self.world.rng.random() < self.world.faults.nursery_lost:
             self.world.happened("nursery lost")

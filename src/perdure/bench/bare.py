@@ -127,7 +127,7 @@ class Bound:
         return Query(
             self.sql.SAVED_ADD,
             rows=[
-                (j[1], j[3], j[4], stage, 1, 1, None, HASH, HASH, len(output), output, None, j[8], NOW_MS, 0)
+                (j[1], j[3], j[4], stage, 1, 1, None, HASH, HASH, len(output), output, None, j[8], NOW_MS, 0, False)
                 for j in jobs
             ],
         )  # fmt: skip

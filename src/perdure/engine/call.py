@@ -68,8 +68,8 @@ class Call:
     A cell that answered well may serve another call: `rest` it, and call `talk` again.
     """
 
-    def __init__(self, limits: Limits, sock: socket.socket) -> None:
-        self.limits, self.sock = limits, sock
+    def __init__(self, limits: Limits, sock: socket.socket, whose: str = "") -> None:
+        self.limits, self.sock, self.whose = limits, sock, whose
         self.pid = 0
         self.ended: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
         self.asked = self.heard = time.monotonic()

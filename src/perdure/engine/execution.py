@@ -178,7 +178,7 @@ class Execution:
             # what may be to blame for a crash runs alone
             reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse
             answer = await self.runner.nursery.run(
-                TARGET, pickle.dumps(assignment), self._asked, limits, reuse=reuse
+                TARGET, pickle.dumps(assignment), self._asked, limits, reuse=reuse, whose=self.job.org
             )
         finally:
             rooms.remove(room)
@@ -236,7 +236,7 @@ class Execution:
         save = Save(
             self.job,
             stage.name,
-            stage.lane,
+            self.journey.lane,
             stage.lease_ms,
             suspect=self.job.suspect,
             ran=stage.name,

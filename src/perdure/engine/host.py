@@ -74,12 +74,12 @@ class Host:
         """Whether no cell can come from here any more."""
         return bool(self.why) or self.reader is None or self.reader.done() or self.process.poll() is not None
 
-    def rested(self, limits: Limits, reuse: int) -> Call | None:
+    def rested(self, limits: Limits, reuse: int, whose: str) -> Call | None:
         """A cell that waits for another call, if there is one that may serve it."""
         for cell in self.calls.values():
             if (
                 cell.rested is not None
-                and cell.limits == limits
+                and (cell.limits, cell.whose) == (limits, whose)
                 and cell.served < reuse
                 and not cell.ended.done()
             ):
@@ -91,11 +91,11 @@ class Host:
         """Processes below the warm one that are none of its cells: a call left them behind."""
         return set(children(self.process.pid)) - self.own - {cell.pid for cell in self.calls.values()}
 
-    async def hatch(self, limits: Limits) -> Call:
+    async def hatch(self, limits: Limits, whose: str = "") -> Call:
         """Have a cell forked; it waits for its call."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        number, cell = next(self.numbers), Call(limits, ours)
+        number, cell = next(self.numbers), Call(limits, ours, whose)
         kernel = (limits.memory_bytes, limits.cpu_s, limits.file_bytes)
         request = REQUEST.pack(number, *(-1 if each is None else each for each in kernel))
         self.calls[number] = cell

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.engine.call import OnMessage, OnStart
-from perdure.engine.crossing import DONE, RAISED, RemoteError
+from perdure.engine.crossing import DONE, RemoteError
 from perdure.engine.host import GRACE_S, Host
 from perdure.engine.verdict import CellCrashed, CellDoubtful, CellOverdue, Limits, NurseryLost, PreloadFailed
 from perdure.errors import PerdureError
@@ -46,6 +46,7 @@ class Nursery:
         limits: Limits,
         started: OnStart | None = None,
         reuse: int = 1,
+        whose: str = "",
     ) -> bytes:
         """Call `target` ("module:function") as `function(payload, ask)` in a cell and return its bytes.
 
@@ -53,12 +54,12 @@ class Nursery:
         cell's pid before user code begins. If the cell dies while a message is being answered, the answer has a second
         to complete and is then cancelled. Cancelling the call kills the cell and returns when it is gone.
 
-        A cell whose calls all answered serves up to `reuse` of them. One that ends without an answer after it served
-        others raises CellDoubtful: call again, with 1.
+        A cell whose calls all answered serves up to `reuse` of them, all for the same `whose`. One that ends without an
+        answer after it served others raises CellDoubtful: call again, with 1.
         """
         try:
             host = await self._open()
-            cell = host.rested(limits, reuse) or await host.hatch(limits)
+            cell = host.rested(limits, reuse, whose) or await host.hatch(limits, whose)
         except OSError as error:  # no process or descriptor is to be had: that is not the call's fault
             raise NurseryLost(f"no process could be started: {error}") from error
         talk = asyncio.create_task(cell.talk(target, payload, on_message, started))
@@ -97,11 +98,11 @@ class Nursery:
 
 
 def _answered(talk: asyncio.Task[tuple[int, bytes] | None]) -> bool:
-    """Whether the call came to its end, well or with an error of its own."""
+    """Whether the call came to its end well; after an error nobody knows in what state it left its process."""
     if not talk.done() or talk.cancelled() or talk.exception() is not None:
         return False
     last = talk.result()
-    return last is not None and last[0] in (DONE, RAISED)
+    return last is not None and last[0] == DONE
 
 
 async def _see_through(work: Coroutine[Any, Any, None]) -> None:

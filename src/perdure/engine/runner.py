@@ -206,6 +206,9 @@ class Runner:
                     return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following, away)
+            wanted = {name for later in pipeline.stages[number + 1 :] for name in later.reads}
+            for name in journey.raws.keys() - wanted:
+                del journey.raws[name]
         return None if journey.settled else Finished()
 
     async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:

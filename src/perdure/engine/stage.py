@@ -300,6 +300,10 @@ class Stage(Generic[P, R]):
             lease_s=self.lease_s,
             attempts=self.attempts,
         )
+        if self.reuse > 1 and not self.isolate:
+            raise PipelineInvalid(
+                f"{owner}: reuse is for stages that run in a process of their own (isolate=True)"
+            )
         if self.backoff_s is not None and self.backoff_s < 0:
             raise PipelineInvalid(f"{owner}: backoff_s must not be negative")
         for name in (*self.needs, *([] if self.was is None else [self.was])):

@@ -540,6 +540,10 @@ class Dialect(ABC):
         "SELECT id, position, starts, ends, text, anchor, page, model, vector FROM chunk "
         "WHERE org = $1 AND document_id = $2 ORDER BY position, id"
     )
+    CHUNKS_EMBEDDED = (
+        "SELECT id, model, vector FROM chunk WHERE org = $1 AND document_id = $2 AND vector IS NOT NULL "
+        "ORDER BY position, id"
+    )
     COMPLETENESS = (
         "SELECT coalesce((SELECT expected FROM indexed WHERE org = $1 AND document_id = $2), 0), "
         "count(*), count(vector) FROM chunk WHERE org = $1 AND document_id = $2"

@@ -146,9 +146,8 @@ class Searching(Reading):
         self, org: str, document_id: str, *, threshold: float = THRESHOLD, each: int = EACH
     ) -> list[Connection]:
         ours: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
-        for chunk in await self.chunks(org, document_id):
-            if chunk.model is not None and chunk.vector is not None:
-                ours.setdefault((chunk.model, len(chunk.vector) // 4), []).append((chunk.id, chunk.vector))
+        for id_, model, vector in await self._rows(self.sql.CHUNKS_EMBEDDED, org, document_id):
+            ours.setdefault((model, len(vector) // 4), []).append((id_, vector))
         pairs: list[Connection] = []
         for (model, dimensions), chunks in ours.items():
             which, among = Which(org, model, dimensions), Among(but=document_id)
