@@ -173,11 +173,9 @@ def test_every_generation_is_shown(store_url: str) -> None:
         app.run_until_idle()
     found = facts(id_, "--store", store_url)
     assert found["generation"] == 2
-    assert [(s["stage"], s["generation"]) for s in found["stages"]] == [
-        ("weigh", 1),
-        ("stamp", 1),
-        ("stamp", 2),
-    ]
+    shown = [(s["stage"], s["generation"]) for s in found["stages"]]
+    assert set(shown[:2]) == {("weigh", 1), ("stamp", 1)}  # both may be of one millisecond
+    assert shown[2:] == [("stamp", 2)]
     said = succeeded("status", id_, "--store", store_url)
     assert "stamp (generation 2)" in said
     assert "g2 1" in said

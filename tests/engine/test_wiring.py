@@ -37,7 +37,7 @@ def test_an_unknown_parameter_is_explained() -> None:
 
     assert str(caught.value) == (
         "stage split of pipeline books: parameter 'extrat' is neither an earlier stage nor anything else that can be "
-        "handed in here (known: extract, doc, document, ctx, input, previous); did you mean 'extract'?"
+        "handed in here (known: extract, doc, document, ctx, input, previous, gathered); did you mean 'extract'?"
     )
     with pytest.raises(PipelineInvalid, match="failure"):
 
