@@ -87,6 +87,7 @@ def test_it_keeps_its_promises_and_leaves_nothing_behind(temporary: Path, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_it_keeps_can_be_looked_at_also_on_postgresql(postgres_url: str, temporary: Path) -> None:
     ended = perdure("demo", "--keep", "--store", postgres_url, timeout=120, TMPDIR=str(temporary))
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -76,9 +76,11 @@ def assert_only_they_suffer(fleet: Fleet) -> None:
     )
     for name, id_ in ids.items():
         status = fleet.ask(fleet.app.status(id_, "among"))
-        ending = (status.state, status.error_code, status.attempts_made, status.claims)
+        ending = (status.state, status.error_code, status.attempts_made)
         code, attempts = ENDS.get(name, (None, 1))
-        assert ending == ("done" if code is None else "dead", code, attempts, attempts), name
+        assert ending == ("done" if code is None else "dead", code, attempts), name
+        # one that crashed in a process that had served others ran once more, uncharged, to be found out alone
+        assert status.claims <= attempts + (name == CRASHES), name
     passages(fleet, "among", {name: id_ for name, id_ in ids.items() if name not in ENDS})
     assert among_s < FACTOR_MAX * alone_s + ATTEMPTS * STALL_S
     assert max(supervisor_mb, worker_mb) < RSS_MAX_MB

@@ -87,6 +87,7 @@ def test_random_kills(
     assert len(crew.losses) >= kills // 2, "it was over before anybody was killed, so this showed nothing"
 
 
+@pytest.mark.long
 def test_a_message_that_kills_its_process_fails_alone(post: Fleet) -> None:
     box = [letter(f"p{n}", hour=n) for n in range(20)]
     box[7] = b"X-Crash: yes\n" + box[7]
