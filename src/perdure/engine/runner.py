@@ -35,7 +35,7 @@ from perdure.core.outcome import (
 )
 from perdure.core.scope import MESSENGERS
 from perdure.core.services import CONFIGURATION
-from perdure.engine import fallback, rooms, saving
+from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
 from perdure.engine.handing import hand_over
@@ -123,6 +123,10 @@ class Runner:
             journey.document.close()
             if journey.folder is not None:
                 rooms.remove(journey.folder)
+            if any(output.size >= memory.LARGE_BYTES for output in journey.outputs):
+                journey.raws.clear()
+                journey.loaded.clear()
+                memory.give_back()
 
     async def _travel(self, journey: Journey, claimed: Claimed) -> Result | None:
         """The result to be settled; None when the last save settled the job already."""
@@ -209,6 +213,8 @@ class Runner:
             wanted = {name for later in pipeline.stages[number + 1 :] for name in later.reads}
             for name in journey.raws.keys() - wanted:
                 del journey.raws[name]
+            if journey.outputs[-1].size >= memory.LARGE_BYTES:
+                memory.give_back()
         return None if journey.settled else Finished()
 
     async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:

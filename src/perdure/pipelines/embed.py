@@ -30,6 +30,7 @@ from perdure.settings import Settings, current
 
 log = logging.getLogger("perdure.embed")
 BATCH = 64
+AT_ONCE = 8
 
 
 class Embedder(Protocol):
@@ -82,7 +83,9 @@ class WordLlama:
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         if not texts:
             return []
-        found = np.asarray(self._model.embed(list(texts), norm=False), "<f4")
+        # it holds a vector for each word of all that it is given at once
+        pieces = [list(texts[n : n + AT_ONCE]) for n in range(0, len(texts), AT_ONCE)]
+        found = np.concatenate([np.asarray(self._model.embed(piece, norm=False), "<f4") for piece in pieces])
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
         np.divide(found, lengths, out=found, where=lengths > 0)  # a text without words stays 0
         return [vector.tobytes() for vector in found]
