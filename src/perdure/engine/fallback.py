@@ -11,7 +11,7 @@ from perdure.core.lane import lane_of
 from perdure.core.model import Job, repairs
 from perdure.core.outcome import describe, telling
 from perdure.engine.execution import Ran
-from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, NurseryLost, PreloadFailed
+from perdure.engine.isolate import CellCrashed, CellDoubtful, NurseryLost, PreloadFailed
 from perdure.engine.stage_cell import conclude, load
 from perdure.errors import (
     DependencyDown,
@@ -54,7 +54,7 @@ def degrades(stage: AnyStage, job: Job, error: Exception) -> bool:
     if isinstance(told, RateLimited | RetryLater | Permanent):
         return False
     attempts_max = min(stage.policy(job.policy).attempts, job.attempts_max)
-    return job.attempts >= attempts_max or isinstance(error, CellOverdue)
+    return job.attempts >= attempts_max
 
 
 async def stand_in(

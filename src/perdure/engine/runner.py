@@ -210,10 +210,10 @@ class Runner:
                     return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following, away)
-            wanted = {name for later in pipeline.stages[number + 1 :] for name in later.reads}
-            for name in journey.raws.keys() - wanted:
-                del journey.raws[name]
             if journey.outputs[-1].size >= memory.LARGE_BYTES:
+                wanted = {name for later in pipeline.stages[number + 1 :] for name in later.reads}
+                for name in journey.raws.keys() - wanted:
+                    del journey.raws[name]
                 memory.give_back()
         return None if journey.settled else Finished()
 
