@@ -37,7 +37,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
-from perdure.settings import Settings
+from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
@@ -86,6 +86,7 @@ class AsyncPerdure(Working):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
+        self.given = settings  # current wherever options of our pipelines are read and stages run
         self.settings = settings or Settings()
         self.url = store or self.settings.store
         self.pipelines = _registered(pipelines)
@@ -130,11 +131,16 @@ class AsyncPerdure(Working):
             self._connect()
         self._working = asyncio.Lock()  # of the loop that we run in now
         await self.store.open()
-        lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
+        with using(self.given):
+            lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
         await self.store.declare(self.queues, sorted(lanes))
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
+        with using(self.given):
+            await self._work(worker, slate, nursery)
+
+    async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
         if self.settings.rabbitmq_host:
             from perdure.watch.bus import Bus  # an extra
@@ -201,9 +207,9 @@ class AsyncPerdure(Working):
             raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
         if options.get("url") is not None:
             options = {**options, "url": self._url(options["url"])}
-        return await intake.receive(
-            intake.Entry(**options), self._pipeline(pipeline), self.blobs, self.settings.document_bytes_max
-        )
+        entry, size_max = intake.Entry(**options), self.settings.document_bytes_max
+        with using(self.given):
+            return await intake.receive(entry, self._pipeline(pipeline), self.blobs, size_max)
 
     def _url(self, url: str) -> str:
         """The URL in its normal form; what may not be fetched is refused here already."""
@@ -314,7 +320,8 @@ class AsyncPerdure(Working):
         job: str | None = None,
     ) -> str:
         about = await self._answered(document_id, token, org, job)
-        return await self.answers.finish(about, output)
+        with using(self.given):
+            return await self.answers.finish(about, output)
 
     async def remote_fail(
         self, document_id: str, token: int | str, *, code: str = "remote_failed", message: str = "",
@@ -355,7 +362,9 @@ class AsyncPerdure(Working):
     async def _requeue(
         self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str
     ) -> str:
-        job, document = intake.first_job(pipeline), await self.store.document(org, document_id)
+        with using(self.given):
+            job = intake.first_job(pipeline)
+        document = await self.store.document(org, document_id)
         if document is not None:
             key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
             job = replace(job, limit_key=key, limit_each=each)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -177,8 +180,31 @@ def variable(name: str) -> str:
     return name.upper() if name.upper().startswith(OTHERS) else f"PERDURE_{name.upper()}"
 
 
+_GIVEN: ContextVar[Settings | None] = ContextVar("perdure_settings", default=None)
+
+
+def given() -> Settings | None:
+    """The settings that the app at work was made with; None if it follows the environment."""
+    return _GIVEN.get()
+
+
+@contextmanager
+def using(settings: Settings | None) -> Iterator[None]:
+    """Have these for current in what is done and begun within."""
+    token = _GIVEN.set(settings)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
 def current() -> Settings:
-    """What the environment says now. Reading it takes milliseconds, so that is done when it has changed."""
+    """Those that the app at work was made with, or else what the environment says now."""
+    return _GIVEN.get() or _environment()
+
+
+def _environment() -> Settings:
+    # reading it takes milliseconds, so that is done when it has changed
     return _read(
         tuple(
             (name, value)

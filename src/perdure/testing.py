@@ -28,6 +28,7 @@ from perdure.engine.slate import Slate
 from perdure.engine.stage import Stage
 from perdure.engine.sweeper import Sweeper
 from perdure.engine.worker import Worker
+from perdure.settings import Settings, using
 
 __all__ = [
     "FakeClock",
@@ -76,8 +77,9 @@ class Trial(Perdure):
         clock: FakeClock,
         concurrency: int | None = None,
         cells: bool = False,
+        settings: Settings | None = None,
     ) -> None:
-        super().__init__(store, pipelines=pipelines, concurrency=concurrency, clock=clock)
+        super().__init__(store, pipelines=pipelines, concurrency=concurrency, settings=settings, clock=clock)
         self.clock = clock
         self.cells = cells
         retention = self.service.retention
@@ -98,6 +100,7 @@ def trial(
     clock: FakeClock | None = None,
     concurrency: int | None = None,
     cells: bool = False,
+    settings: Settings | None = None,
 ) -> Iterator[Trial]:
     """An open app over a fresh SQLite file, or the store at that address.
 
@@ -108,7 +111,7 @@ def trial(
         if store is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-trial-"))
             store = f"sqlite:///{Path(directory) / 'trial.db'}"
-        app = Trial(given, store, clock or FakeClock(), concurrency, cells)
+        app = Trial(given, store, clock or FakeClock(), concurrency, cells, settings)
         with app:
             yield app
 
@@ -180,7 +183,8 @@ async def _worker(app: Trial) -> AsyncIterator[Worker]:
     worker = service.new_worker(number, Slate.private(), nursery)
     worker.runner.cells = app.cells
     try:
-        yield worker
+        with using(service.given):
+            yield worker
     finally:
         worker.runner.threads.close()
         await nursery.close()

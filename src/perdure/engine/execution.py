@@ -25,6 +25,7 @@ from perdure.engine.result import Emitted, Produced
 from perdure.engine.saving import item_fingerprint, items_since, told_apart
 from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
 from perdure.errors import LeaseLost
+from perdure.settings import given
 from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
 
@@ -171,7 +172,7 @@ class Execution:
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
-            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room),
+            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room), given(),
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
         try:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 from perdure.core.model import POLICY_HOOK, QUEUE_DEFAULT, Policy
 from perdure.engine.address import find_pipeline, load_module, module_address, register
 from perdure.engine.document import Document
+from perdure.engine.option import Option
 from perdure.engine.remote import RemoteOptions, RemoteStage, add_remote
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
 from perdure.engine.stage import Stage, StageOptions, check_positive
@@ -39,8 +40,13 @@ class Pipeline:
     `concurrency` gives its queue slots of its own in each worker, so many; otherwise queues share the worker's.
     `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
     `app.limit` says nothing about, `concurrency_per_key` run at once. An app that has it has the pipelines in `then`
-    too: those whose jobs its stages spawn.
+    too: those whose jobs its stages spawn. `attempts`, waits and `concurrency` may be functions that tell them.
     """
+
+    attempts: Option[int] = Option()
+    backoff_s: Option[float] = Option()
+    backoff_cap_s: Option[float | None] = Option()
+    concurrency: Option[int | None] = Option()
 
     _name_pattern: ClassVar[re.Pattern[str]] = NAME
     _kinds: ClassVar[frozenset[str]] = frozenset({DOCUMENT, CONTEXT, STAGE, INPUT, PREVIOUS, GATHERED})
@@ -50,14 +56,14 @@ class Pipeline:
         name: str,
         *,
         queue: str = QUEUE_DEFAULT,
-        attempts: int = 3,
-        backoff_s: float = 2.0,
-        backoff_cap_s: float | None = None,
+        attempts: int | Callable[[], int] = 3,
+        backoff_s: float | Callable[[], float] = 2.0,
+        backoff_cap_s: float | Callable[[], float] | None = None,
         jitter: bool = False,
         lease_s: float = 30,
         postpones_max: int = 100,
         age_max_s: float = 7 * 86400,
-        concurrency: int | None = None,
+        concurrency: int | Callable[[], int] | None = None,
         concurrency_key: Callable[[Document], str | None] | None = None,
         concurrency_per_key: int | None = None,
         then: Sequence[Pipeline] = (),
@@ -71,17 +77,6 @@ class Pipeline:
         owner = f"pipeline {name}"
         if not NAME.fullmatch(queue):
             raise PipelineInvalid(f"{owner}: queue name {queue!r} must be {NAME_RULE}")
-        check_positive(
-            owner,
-            attempts=attempts,
-            lease_s=lease_s,
-            age_max_s=age_max_s,
-            backoff_cap_s=backoff_cap_s,
-            concurrency=concurrency,
-            concurrency_per_key=concurrency_per_key,
-        )
-        if backoff_s < 0 or postpones_max < 0:
-            raise PipelineInvalid(f"{owner}: backoff_s and postpones_max must not be negative")
         self.name = name
         self.queue = queue
         self.attempts = attempts
@@ -90,6 +85,17 @@ class Pipeline:
         self.postpones_max, self.age_max_s = postpones_max, age_max_s
         self.concurrency = concurrency
         self.concurrency_key, self.concurrency_per_key = concurrency_key, concurrency_per_key
+        check_positive(
+            owner,
+            attempts=self.attempts,
+            lease_s=lease_s,
+            age_max_s=age_max_s,
+            backoff_cap_s=self.backoff_cap_s,
+            concurrency=self.concurrency,
+            concurrency_per_key=concurrency_per_key,
+        )
+        if self.backoff_s < 0 or postpones_max < 0:
+            raise PipelineInvalid(f"{owner}: backoff_s and postpones_max must not be negative")
         self.stages: list[AnyStage] = []
         self.hooks: dict[str, Pipeline] = {}
         self.then = tuple(then)

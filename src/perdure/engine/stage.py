@@ -19,6 +19,7 @@ from perdure.engine.address import module_address
 from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
+from perdure.engine.option import Option
 from perdure.engine.result import NAME, NAME_RULE, Produced, Result, chunk_set
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
@@ -43,9 +44,10 @@ class StageOptions(TypedDict, total=False):
     cpu_s: int | None  # of that process
     reuse: int  # runs that such a process serves, one after the other, as long as all go well
     preload: Iterable[str]  # modules that it finds imported; each process would import them anew
-    needs: Iterable[str]  # dependencies; the document is held while one of them is down
+    # dependencies, or what tells them; the document is held while one of them is down
+    needs: Iterable[str] | Callable[[], tuple[str, ...]]
     lease_s: float | None
-    attempts: int | None
+    attempts: int | Callable[[], int] | None
     backoff_s: float | None
     model: str | Callable[[], str | None] | None  # saves of another model are not taken up
     was: str | None  # its name before it was renamed
@@ -72,6 +74,9 @@ class Fallback:
 class Stage(Generic[P, R]):
     """Made by `@pipeline.stage`. Called like the function it was made from, it simply runs it."""
 
+    needs: Option[tuple[str, ...]] = Option()
+    attempts: Option[int | None] = Option()
+
     def __init__(
         self,
         pipeline: Pipeline,
@@ -86,9 +91,9 @@ class Stage(Generic[P, R]):
         cpu_s: int | None = None,
         reuse: int = 1,
         preload: Iterable[str] = (),
-        needs: Iterable[str] = (),
+        needs: Iterable[str] | Callable[[], tuple[str, ...]] = (),
         lease_s: float | None = None,
-        attempts: int | None = None,
+        attempts: int | Callable[[], int] | None = None,
         backoff_s: float | None = None,
         model: str | Callable[[], str | None] | None = None,
         was: str | None = None,
@@ -103,8 +108,7 @@ class Stage(Generic[P, R]):
         self.timeout, self.stall, self.isolate = timeout, stall, isolate
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
         self.reuse, self.preload = reuse, tuple(preload)
-        self.needs = (needs,) if isinstance(needs, str) else tuple(needs)
-        self.lane = lane_of(self.needs)
+        self.needs = needs if callable(needs) else (needs,) if isinstance(needs, str) else tuple(needs)
         self.lease_s, self.attempts, self.backoff_s, self.model = lease_s, attempts, backoff_s, model
         self.contracts: list[Contract] = []
         self.substitute: Fallback | None = None
@@ -139,6 +143,11 @@ class Stage(Generic[P, R]):
         return frozenset(name for contract in self.contracts for name in contract.wiring.sources) - {
             self.name
         }
+
+    @property
+    def lane(self) -> str:
+        """Where its jobs stand; no document is held for a stage that has a fallback."""
+        return "" if self.substitute is not None else lane_of(self.needs)
 
     @property
     def target(self) -> str:
@@ -188,7 +197,6 @@ class Stage(Generic[P, R]):
         if strange := set(wiring.sources) - set(self.sources):
             raise PipelineInvalid(f"{owner} reads {', '.join(sorted(strange))}, which the stage does not")
         self.substitute = Fallback(fn, wiring, inspect.iscoroutinefunction(fn))
-        self.lane = ""
         return fn
 
     def stand_in(

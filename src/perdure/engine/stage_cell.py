@@ -22,6 +22,7 @@ from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.wiring import PREVIOUS
 from perdure.errors import InputInvalid, PerdureError
+from perdure.settings import Settings, using
 
 TARGET = "perdure.engine.stage_cell:run"
 PROGRESS_S = 0.5
@@ -82,11 +83,17 @@ class Assignment:
     work: Work
     known: dict[str, Any]  # by messengers
     room: str  # for its temporary files; the worker removes it, however the cell ends
+    settings: Settings | None  # that the app was made with
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
     """Called in the cell: run the stage and give back (produced, emitted)."""
     given: Assignment = pickle.loads(payload)
+    with using(given.settings):
+        return _run(given, ask)
+
+
+def _run(given: Assignment, ask: Callable[[bytes], bytes]) -> bytes:
     try:
         stage = find_target(given.target)
     except Exception as error:

@@ -8,7 +8,7 @@ index     from this commit on it is found; what it is like is found out by a job
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perdure import Context, Document, Pipeline, Result, batched
 from perdure.core.chunk import Chunk
@@ -53,9 +53,9 @@ def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
     return len(chunk) == len(embed.vectors) == index
 
 
-def index_chunks(pipeline: Pipeline, *, attempts: int | None = None) -> None:
+def index_chunks(pipeline: Pipeline, *, attempts: Callable[[], int] | None = None) -> None:
     """Add the stages `embed` and `index` after a stage `chunk`; `attempts` of theirs, if not the pipeline's."""
-    pipeline.stage(model=lambda: embedder().name, needs=services(), attempts=attempts)(embed)
+    pipeline.stage(model=lambda: embedder().name, needs=services, attempts=attempts)(embed)
     pipeline.stage(attempts=attempts)(index).ensure(all_embedded)
     if detect_connections not in pipeline.then:
         pipeline.then += (detect_connections,)

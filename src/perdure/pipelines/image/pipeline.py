@@ -40,7 +40,7 @@ generate_metadata.then = (generate_embeddings,)
 images = Pipeline(
     "image",
     queue=QUEUE,
-    concurrency=current().image_concurrency,
+    concurrency=lambda: current().image_concurrency,
     then=[generate_metadata, generate_variants, generate_embeddings],
 )
 
@@ -134,7 +134,7 @@ def make(doc: Document, ctx: Context) -> list[Variant]:
 # --- how it is found -----------------------------------------------------------------------------------
 
 
-@generate_embeddings.stage(model=lambda: embedder().name, needs=services())
+@generate_embeddings.stage(model=lambda: embedder().name, needs=services)
 async def embed(doc: Document, input: Text) -> Result[int]:
     """One chunk: the searchable text with its vector."""
     model, text = embedder(), input.text.strip()

@@ -33,9 +33,9 @@ images = image_pipeline()
 messages = Pipeline(
     "mail-message",
     queue=QUEUE,
-    attempts=current().retry_job_max_attempts_messages,
-    backoff_s=current().retry_job_base_delay_seconds,
-    backoff_cap_s=current().retry_job_max_delay_seconds,
+    attempts=lambda: current().retry_job_max_attempts_messages,
+    backoff_s=lambda: current().retry_job_base_delay_seconds,
+    backoff_cap_s=lambda: current().retry_job_max_delay_seconds,
     then=[documents] if images is None else [documents, images],
 )
 
@@ -99,4 +99,4 @@ def chunk(doc: Document, read: Message) -> list[Chunk]:
     return message_chunks(read, doc.id, doc.content_hash)
 
 
-index_chunks(messages, attempts=current().retry_job_max_attempts_chunks)
+index_chunks(messages, attempts=lambda: current().retry_job_max_attempts_chunks)

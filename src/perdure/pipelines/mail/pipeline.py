@@ -37,9 +37,9 @@ MODULES = ("perdure.pipelines.mail.survey", "pydantic")
 mails = Pipeline(
     "mail",
     queue=QUEUE,
-    attempts=current().retry_job_max_attempts_archives,
-    backoff_s=current().retry_job_base_delay_seconds,
-    backoff_cap_s=current().retry_job_max_delay_seconds,
+    attempts=lambda: current().retry_job_max_attempts_archives,
+    backoff_s=lambda: current().retry_job_base_delay_seconds,
+    backoff_cap_s=lambda: current().retry_job_max_delay_seconds,
     then=[messages, threads],
 )
 

@@ -28,9 +28,9 @@ SUMMARISE_S = 3_000.0
 threads = Pipeline(
     "mail-thread",
     queue=QUEUE,
-    attempts=current().retry_job_max_attempts_threads,
-    backoff_s=current().retry_job_base_delay_seconds,
-    backoff_cap_s=current().retry_job_max_delay_seconds,
+    attempts=lambda: current().retry_job_max_attempts_threads,
+    backoff_s=lambda: current().retry_job_base_delay_seconds,
+    backoff_cap_s=lambda: current().retry_job_max_delay_seconds,
 )
 
 
@@ -71,7 +71,7 @@ def _model() -> str:
     return current().summary_model if current().summary_url else "extractive"
 
 
-@threads.stage(model=_model, needs=services(), timeout=SUMMARISE_S)
+@threads.stage(model=_model, needs=services, timeout=SUMMARISE_S)
 async def summarise(doc: Document, ctx: Context) -> Result[Outline]:
     """In the words of the model that the settings name, or of the thread itself."""
     talk, said = await asyncio.to_thread(_opened, doc)
@@ -134,4 +134,4 @@ def chunk(doc: Document, summarise: Outline) -> list[Chunk]:
     return cutting.chunks(text, doc.id, hashlib.sha256(text.encode()).hexdigest())
 
 
-index_chunks(threads, attempts=current().retry_job_max_attempts_chunks)
+index_chunks(threads, attempts=lambda: current().retry_job_max_attempts_chunks)
