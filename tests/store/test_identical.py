@@ -32,6 +32,7 @@ TABLES = (
     "document",
     "job",
     "attempt",
+    "dead",
     "saved",
     "item",
     "emitted",

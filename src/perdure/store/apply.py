@@ -171,6 +171,7 @@ class Flush:
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
             if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
                 yield Query(sql.DOCUMENT_END, rows=ends)
+                yield Query(sql.DEAD_ADD, rows=[row for op in others if (row := rows.dead(op, now_ms))])
         yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
         for op in settles:
             if op.save is not None and not isinstance(op.outcome, Done):
@@ -232,12 +233,16 @@ class Flush:
         found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
         if not found:
             return "refused: no such document"
+        if op.dead_only and found[0][0] != "dead":
+            state = "in progress again" if found[0][0] == "open" else found[0][0]
+            return f"refused: the document is {state}, not dead"
         if found[0][0] == "open":
             if op.content is None:
                 return "refused: the document is still in progress; cancel it first"
             # what follows from generations that ended goes on: somebody was promised it
             yield from self._cut_off(op.org, op.document_id, found[0][1], "superseded by other content")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
+        yield Query(self.sql.DEAD_DROP, (op.org, op.document_id))
         if op.content is not None:
             yield Query(self.sql.DOCUMENT_CONTENT, rows.content(op.document_id, op.content))
         key = job_key(op.document_id)

@@ -89,6 +89,12 @@ NEW_CONNECTION = {
     "org": "text", "document_id": "text", "chunk_id": "text", "other_document_id": "text", "other_id": "text",
     "score": "double precision", "model": "text",
 }  # fmt: skip
+#: a dead document, without its collection, which is read from it
+NEW_DEAD = {
+    "org": "text", "document_id": "text", "pipeline": "text", "queue": "text", "lane": "text", "stage": "text",
+    "error_type": "text", "error_code": "text", "status_code": "int", "fingerprint": "text", "attempts": "int",
+    "generation": "int", "died_ms": "bigint",
+}  # fmt: skip
 #: what a saved job becomes
 FENCE_SAVE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "stage": "text", "lane": "text",
@@ -380,6 +386,7 @@ class Dialect(ABC):
         "error_meta = NULL, degraded = FALSE, generation = generation + 1 WHERE org = $1 AND id = $2 "
         "RETURNING generation"
     )
+    DEAD_DROP = "DELETE FROM dead WHERE org = $1 AND document_id = $2"
     DOCUMENT_DEGRADED = (
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
@@ -589,6 +596,8 @@ class Dialect(ABC):
     JOB_ADD: str
     JOB_REQUEUE: str
     ATTEMPT_ADD: str
+    DEAD_ADD: str
+    WHICH: str  # (organisation, document) of a table {t} is one of the rows
     SAVED_ADD: str
     ITEM_ADD: str
     EMITTED_ADD: str

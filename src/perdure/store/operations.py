@@ -229,6 +229,7 @@ class Requeue:
     by: str = ""
     reason: str = ""
     content: NewDocument | None = None  # instead of what the document has; then it may be in progress, too
+    dead_only: bool = False  # whoever chose it from a list of dead ones may come late
 
 
 @frozen

@@ -25,6 +25,7 @@ from perdure.store.dialect import (
     NEW_CALL,
     NEW_CHUNK,
     NEW_CONNECTION,
+    NEW_DEAD,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_EVENT,
@@ -121,6 +122,12 @@ class PostgresDialect(Dialect):
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
+    DEAD_ADD = (
+        f"INSERT INTO dead ({', '.join(NEW_DEAD)}, collection) "
+        f"SELECT {', '.join(f'r.{name}' for name in NEW_DEAD)}, d.collection "
+        f"FROM {_unnest(NEW_DEAD)} JOIN document d ON d.org = r.org AND d.id = r.document_id"
+    )
+    WHICH = "({t}.org, {t}.document_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)

@@ -210,11 +210,9 @@ def attempt(op: Settle, now_ms: int) -> Row:
         why = f"{why}; raised at {failure.place}"
     error: Row = (None, None, None, None, None)
     if failure is not None:
-        status_code = failure.status_code  # whatever the error carried; no status has more than three digits
         error = (
-            cleaned(failure.error_type), cleaned(failure.code),
-            status_code if status_code is not None and abs(status_code) < 1_000 else None,
-            cleaned(failure.message), failure.fingerprint,
+            cleaned(failure.error_type), cleaned(failure.code), _status_code(failure), cleaned(failure.message),
+            failure.fingerprint,
         )  # fmt: skip
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
@@ -258,6 +256,19 @@ def document_end(op: Settle, now_ms: int) -> Row | None:
             return None
 
 
+def dead(op: Settle, now_ms: int) -> Row | None:
+    """What a dead document is listed and grouped by."""
+    j = op.job
+    if not isinstance(op.outcome, Dead) or "/" in j.key:
+        return None
+    failure = op.outcome.failure
+    attempts = j.attempts - (not op.outcome.charged)
+    return (
+        j.org, j.document_id, j.pipeline, j.queue, op.lane, failure.stage, cleaned(failure.error_type),
+        cleaned(failure.code), _status_code(failure), failure.fingerprint, attempts, j.generation, now_ms,
+    )  # fmt: skip
+
+
 def hook(op: Settle) -> NewJob | None:
     """The follow-up job that tells about a main job's end, where the pipeline asked for one."""
     ending = {Done: "done", Dead: "dead"}.get(type(op.outcome))
@@ -296,6 +307,12 @@ def _told(op: Settle) -> tuple[str, bool, int | None, str]:
             return "gather", False, None, why
         case Dead(why=why, charged=charged):
             return "dead", charged, None, why
+
+
+def _status_code(failure: Failure) -> int | None:
+    """Whatever the error carried; no status has more than three digits."""
+    found = failure.status_code
+    return found if found is not None and abs(found) < 1_000 else None
 
 
 def _failure(op: Settle) -> Failure | None:

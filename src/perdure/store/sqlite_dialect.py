@@ -28,6 +28,7 @@ from perdure.store.dialect import (
     NEW_CALL,
     NEW_CHUNK,
     NEW_CONNECTION,
+    NEW_DEAD,
     NEW_DOCUMENT,
     NEW_EMITTED,
     NEW_EVENT,
@@ -79,6 +80,12 @@ class SqliteDialect(Dialect):
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
+    DEAD_ADD = (
+        f"INSERT INTO dead ({', '.join(NEW_DEAD)}, collection) "
+        f"SELECT {', '.join(f'${n}' for n in range(1, len(NEW_DEAD) + 1))}, d.collection "
+        "FROM document d WHERE d.org = $1 AND d.id = $2"
+    )
+    WHICH = "({t}.org, {t}.document_id) = ($1, $2)"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)

@@ -204,6 +204,27 @@ CREATE TABLE attempt (
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 );
 
+-- Dead documents: what it takes to list them and to group them by cause. Written with their end, gone when they go on.
+CREATE TABLE dead (
+  org           text COLLATE "C" NOT NULL,
+  document_id   text COLLATE "C" NOT NULL,
+  collection    text COLLATE "C" NOT NULL,
+  pipeline      text COLLATE "C" NOT NULL,
+  queue         text COLLATE "C" NOT NULL,
+  lane          text COLLATE "C" NOT NULL,
+  stage         text COLLATE "C" NOT NULL,
+  error_type    text COLLATE "C" NOT NULL,
+  error_code    text COLLATE "C" NOT NULL,
+  status_code   int,
+  fingerprint   text COLLATE "C" NOT NULL,
+  attempts      int NOT NULL,
+  generation    int NOT NULL,
+  died_ms       bigint NOT NULL,
+  PRIMARY KEY (died_ms, org, document_id),
+  UNIQUE (org, document_id)
+);
+CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
+
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
   org text COLLATE "C" NOT NULL, document_id text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL, stage text COLLATE "C" NOT NULL, generation int NOT NULL,
@@ -271,6 +292,7 @@ CREATE TABLE act (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at_ms bigint NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
 );
+CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
 
 CREATE TABLE blob_head (hash text COLLATE "C" PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);

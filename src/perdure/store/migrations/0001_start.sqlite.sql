@@ -197,6 +197,27 @@ CREATE TABLE attempt (
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 ) WITHOUT ROWID;
 
+-- Dead documents: what it takes to list them and to group them by cause. Written with their end, gone when they go on.
+CREATE TABLE dead (
+  org           text NOT NULL,
+  document_id   text NOT NULL,
+  collection    text NOT NULL,
+  pipeline      text NOT NULL,
+  queue         text NOT NULL,
+  lane          text NOT NULL,
+  stage         text NOT NULL,
+  error_type    text NOT NULL,
+  error_code    text NOT NULL,
+  status_code   integer,
+  fingerprint   text NOT NULL,
+  attempts      integer NOT NULL,
+  generation    integer NOT NULL,
+  died_ms       integer NOT NULL,
+  PRIMARY KEY (died_ms, org, document_id),
+  UNIQUE (org, document_id)
+) WITHOUT ROWID;
+CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
+
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
   org text NOT NULL, document_id text NOT NULL, pipeline text NOT NULL, stage text NOT NULL, generation integer NOT NULL,
@@ -271,4 +292,5 @@ CREATE TABLE act (
   id integer PRIMARY KEY AUTOINCREMENT,
   at_ms integer NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
 );
+CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);
