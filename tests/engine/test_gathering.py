@@ -121,6 +121,49 @@ def test_one_that_spawned_nothing_goes_on_at_once(store_url: str) -> None:
         assert drain(app).done == 1
 
 
+def test_a_job_that_failed_is_tried_again_when_its_document_is_requeued(store_url: str) -> None:
+    """Not because its stage runs again: that is saved, and with it what it spawned."""
+    with trial(APP, store=store_url) as app:
+        id_ = app.add(text="one", pipeline=archive).id
+        with failing(told, Permanent("dumb"), Permanent("dumb")) as runs:
+            drain(app)
+            assert app.output(id_, "close") == {"tell": "dead"}
+            app.requeue(id_, from_stage="close")
+            drain(app)
+            assert (runs.count, app.output(id_, "close")) == (2, {"tell": "dead"})  # once in a generation
+            app.requeue(id_, from_stage="close")
+            drain(app)
+            assert (runs.count, app.output(id_, "close")) == (3, {"tell": "done"})
+            app.requeue(id_, from_stage="close")
+            drain(app)
+            assert (runs.count, app.output(id_, "close")) == (3, {"tell": "done"})
+
+
+def test_what_other_content_does_not_spawn_is_not_gathered(store_url: str) -> None:
+    some, words = Pipeline("some"), Pipeline("words")
+
+    @words.stage
+    def spell() -> str:
+        raise Permanent("misspelt")
+
+    @some.stage
+    def ask(doc: Document) -> Result[str]:
+        return Result(doc.text, spawn=[words.job(doc)] if doc.text == "words" else [])
+
+    @some.stage
+    def end(ask: str, gathered: Gathered) -> dict[str, str]:
+        return gathered.jobs
+
+    with trial([some, words], store=store_url) as app:
+        id_ = app.add(text="words", pipeline=some, key="one").id
+        drain(app)
+        assert app.output(id_, "end") == {"words": "dead"}
+        assert app.add(text="none", pipeline=some, key="one").id == id_
+        drain(app)
+        assert app.output(id_, "end") == {}
+        assert [a.outcome for a in app.attempts(id_) if "/words" in a.job_key] == ["dead"]
+
+
 def test_real_time_and_idleness(store_url: str) -> None:
     with Perdure(store_url, pipelines=APP) as app:
         ids = [app.add(text=f"one two {n}", pipeline=archive).id for n in range(3)]

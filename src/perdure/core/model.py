@@ -181,6 +181,23 @@ def repairs(key: str) -> bool:
     return key.partition("/")[2].startswith(REPAIR)
 
 
+#: Ends the name of a follow-up job that a repair spawned.
+REPAIRED = "-repaired"
+#: The jobs that tell of a document's end.
+HOOKS = ("on_done", "on_dead")
+
+
+def is_gathered(name: str) -> bool:
+    """Whether a document's completeness depends on the follow-up job of this name."""
+    return not (name.startswith(REPAIR) or name.endswith(REPAIRED) or name in HOOKS)
+
+
+def job_name(key: str, generation: int) -> str:
+    """The name of a follow-up job without the number of its generation, of which the first has none."""
+    name = key.partition("/")[2]
+    return name.removesuffix(f"-g{generation}") if generation > 1 else name
+
+
 def job_key(document_id: str, name: str | None = None) -> str:
     """`doc-{document_id}`, for a follow-up job `doc-{document_id}/{name}`."""
     return f"doc-{document_id}/{name}" if name else f"doc-{document_id}"

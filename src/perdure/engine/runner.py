@@ -38,6 +38,7 @@ from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
+from perdure.engine.gathering import gather
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.journey import Journey
@@ -205,7 +206,7 @@ class Runner:
                 await self._hand_over(journey, stage, input_hash)
                 return None
             if stage.gathers:
-                journey.gathered = await self.store.gathered(job)
+                journey.gathered = await gather(self.store, journey, stage, self.pipelines)
                 if journey.gathered is None:
                     return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None

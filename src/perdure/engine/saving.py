@@ -120,10 +120,12 @@ def told_apart(emitted: Sequence[Emitted]) -> tuple[tuple[EmittedRow, ...], tupl
 
 def repair(job: Job, stage: AnyStage) -> NewJob:
     """A follow-up that runs the stage, and what depends on it, again; held while a service that it needs is down."""
+    policy = replace(
+        stage.policy(job.policy), attempts=REPAIR_ATTEMPTS, cap_ms=REPAIR_CAP_MS, pinned=True, hooks=()
+    )
     return NewJob(
         job.pipeline, job.queue, stage.name, lane_of(stage.needs), name=f"{REPAIR}{job.pipeline}",
-        delay_ms=REPAIR_DELAY_MS, policy=replace(job.policy, attempts=REPAIR_ATTEMPTS, cap_ms=REPAIR_CAP_MS),
-        input=job.input, lease_ms=stage.lease_ms,
+        delay_ms=REPAIR_DELAY_MS, policy=policy, input=job.input, lease_ms=stage.lease_ms,
     )  # fmt: skip
 
 

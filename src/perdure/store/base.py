@@ -133,8 +133,13 @@ class Store(Protocol):
     async def gather(self, limit: int) -> int:
         """Make jobs due that waited for what they spawned, where all of that has ended; how many."""
 
-    async def gathered(self, job: Job) -> Gathered | None:
-        """What became of all that the job's document spawned; None while some of it has not ended."""
+    async def gathered(self, job: Job, since: int) -> Gathered | None:
+        """What became of all that the job's document spawned, of each follow-up job the last since that generation;
+        None while some of it has not ended."""
+
+    async def jobs_failed(self, job: Job, since: int) -> dict[str, tuple[str, bytes | None]]:
+        """Follow-up jobs of generations from `since` to before the job's that did not end well, as far as they are
+        known: by name, their pipeline and input."""
 
     async def counted(self, name: str) -> int:
         """How often something happened since the store was made: `degraded`, `repaired`."""

@@ -631,9 +631,19 @@ class Dialect(ABC):
         "SELECT pipeline, state, count(*), sum(CASE WHEN degraded THEN 1 ELSE 0 END) FROM document "
         "WHERE org = $1 AND parent_id = $2 GROUP BY 1, 2"
     )
+    #: How follow-up jobs ended, the newest generation last; one that was cancelled in its queue has no attempts.
     FOLLOWED = (
-        "SELECT job_key, outcome FROM attempt WHERE org = $1 AND document_id = $2 AND generation = $3 "
-        "AND job_key <> 'doc-' || $2 AND outcome IN ('done', 'dead', 'cancelled')"
+        "SELECT job_key, generation, outcome FROM attempt WHERE org = $1 AND document_id = $2 "
+        "AND generation >= $3 AND generation <= $4 "
+        "AND job_key <> 'doc-' || $2 AND outcome IN ('done', 'dead', 'cancelled') "
+        "UNION SELECT key, generation, state FROM job WHERE org = $1 AND document_id = $2 "
+        "AND generation >= $3 AND generation <= $4 AND key <> 'doc-' || $2 AND state IN ('dead', 'cancelled') "
+        "ORDER BY 2"
+    )
+    JOBS_FAILED = (
+        "SELECT key, generation, pipeline, input FROM job WHERE org = $1 AND document_id = $2 "
+        "AND generation >= $3 AND generation < $4 AND key <> 'doc-' || $2 AND state IN ('dead', 'cancelled') "
+        "ORDER BY generation"
     )
     DUE: str
     PROMOTE: str

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
-from perdure.core.model import Job, State, job_key, repairs
+from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import NewDocument, NewJob
@@ -45,7 +45,7 @@ def follow_up(parent: Job, job: NewJob) -> Entry:
     """A job spawned by another of the same document; once per generation."""
     name = job.name or job.pipeline
     if repairs(parent.key):
-        name = f"{name}-repaired"
+        name = f"{name}{REPAIRED}"
     if parent.generation > 1:
         name = f"{name}-g{parent.generation}"
     return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job, parent.generation)

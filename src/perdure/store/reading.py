@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from perdure.core.clock import Clock
 from perdure.core.gathered import Gathered
 from perdure.core.lane import needs_of
-from perdure.core.model import Job
+from perdure.core.model import Job, is_gathered, job_name
 from perdure.errors import InputInvalid
 from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
@@ -84,7 +84,7 @@ class Reading:
         found = await self._rows(self.sql.ATTEMPTS, org, document_id)
         return [rows.attempt_record(row) for row in found]
 
-    async def gathered(self, job: Job) -> Gathered | None:
+    async def gathered(self, job: Job, since: int) -> Gathered | None:
         def steps() -> Steps[Gathered | None]:
             if (yield Query(self.sql.SPAWNED, (job.org, job.id))):
                 return None
@@ -93,12 +93,16 @@ class Reading:
             for pipeline, state, n, pending in (yield Query(self.sql.CHILDREN, (job.org, job.document_id))):
                 documents.setdefault(pipeline, {})[state] = n
                 degraded[pipeline] += pending
-            ended = yield Query(self.sql.FOLLOWED, (job.org, job.document_id, job.generation))
-            of_ours = f"-g{job.generation}"
-            jobs = {key.partition("/")[2].removesuffix(of_ours): outcome for key, outcome in ended}
-            return Gathered(documents, jobs, dict(+degraded))
+            ended = yield Query(self.sql.FOLLOWED, (job.org, job.document_id, since, job.generation))
+            named = [(job_name(key, generation), outcome) for key, generation, outcome in ended]
+            return Gathered(documents, {n: o for n, o in named if is_gathered(n)}, dict(+degraded))
 
         return await self._read(steps)
+
+    async def jobs_failed(self, job: Job, since: int) -> dict[str, tuple[str, bytes | None]]:
+        found = await self._rows(self.sql.JOBS_FAILED, job.org, job.document_id, since, job.generation)
+        named = {job_name(key, generation): (pipeline, input) for key, generation, pipeline, input in found}
+        return {name: known for name, known in named.items() if is_gathered(name)}
 
     async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
         found = await self._rows(self.sql.SAVES, org, document_id, pipeline)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from perdure import RetryLater
 from perdure.calls import Dependency, Limiter, Policy, Timing
 from perdure.pipelines.image import describe as module
 from perdure.pipelines.image.metadata import FALLBACK
-from perdure.pipelines.image.pipeline import describe, generate_variants, images
-from perdure.testing import Trial, drain, failing, trial
+from perdure.pipelines.image.pipeline import generate_variants, images
+from perdure.testing import Trial, drain, failing, tick, trial
 from tests.calls.openai_server import Fault, OpenAIServer
 from tests.pipelines.image.making import corners, stored
 from tests.pipelines.image.test_describe import SEEN, said
@@ -167,4 +168,30 @@ def test_a_job_that_fails_keeps_the_image_from_being_done(store_url: str, server
         assert "generate-variants" in (status.error_message or "")
         assert app.requeue(id_) == "requeued"
         assert drain(app).done == 1
-        assert describe.name == "describe"
+        assert len(app.rows(id_, "variants")) == 6
+        assert len(server.requests) == 1  # what went well is not asked for again
+
+
+def test_one_that_was_cancelled_is_whole_when_it_is_requeued(store_url: str, server: OpenAIServer) -> None:
+    server.always = said(SEEN)
+    with trial(images, store=store_url, concurrency=1) as app:
+        id_ = app.add(data=picture(), pipeline=images).id
+        assert tick(app) == 1  # its jobs wait
+        assert app.cancel(id_) == "cancelled"
+        assert app.requeue(id_) == "requeued"
+        assert drain(app).done == 1
+        assert len(app.rows(id_, "variants")) == 6
+        assert metadata(app, id_)["description"] == "Four coloured fields"
+
+
+def test_a_repair_that_is_dead_fails_nothing(store_url: str, server: OpenAIServer) -> None:
+    """The variants come hours later than the description, which could neither be had nor repaired."""
+    server.always = said({"tags": []})
+    with trial(images, store=store_url) as app:
+        id_ = app.add(data=picture(), pipeline=images).id
+        late = [RetryLater("not yet", delay_s=20_000)]
+        with failing(generate_variants.stages[0], *late):
+            assert drain(app).done == 1
+        repairs = [a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key]
+        assert repairs == [*["retry"] * 9, "dead"]  # it is more patient than the job was
+        assert app.status(id_).degraded

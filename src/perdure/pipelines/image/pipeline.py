@@ -74,10 +74,15 @@ def look(doc: Document) -> Result[Facts]:
 @images.stage
 def complete(look: Facts, gathered: Gathered) -> dict[str, str]:
     """Every job of it is done; if one is not, neither is the image."""
-    failed = sorted(name for name, outcome in gathered.jobs.items() if outcome != "done")
-    if failed:
-        raise Permanent("image_incomplete", f"{', '.join(failed)} failed; see the attempts of this document")
-    return gathered.jobs
+    ended = {job.name: gathered.jobs.get(job.name, "lost") for job in images.then}
+    if failed := sorted(name for name, outcome in ended.items() if outcome != "done"):
+        message = (
+            f"{', '.join(failed)} failed; see the attempts of this document, mend the cause and requeue it"
+        )
+        if "lost" in ended.values():
+            message += ' with from_stage="look"'
+        raise Permanent("image_incomplete", message)
+    return ended
 
 
 # --- what is to be seen ------------------------------------------------------------------------------
