@@ -12,8 +12,8 @@ from typing import Any
 
 from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, indexing, outbox, rows
-from perdure.store.base import Query, Steps
+from perdure.store import entering, feed, indexing, outbox, rows
+from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
     Add,
@@ -45,6 +45,7 @@ class Flush:
         self.declared: set[tuple[str, str]] = set()  # those that this flush adds
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
+        self.told: list[Row] = []  # what the feed shall say
 
     def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
         """Apply the batch; one answer per operation."""
@@ -60,6 +61,8 @@ class Flush:
         yield from self.add(kinds.get(Add, []), answers)
         yield from self.declare({(entry.job.queue, entry.job.lane) for entry in self.entries})
         yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys)
+        if self.told:
+            yield Query(self.sql.FEED_ADD, rows=self.told)
         if self.entries and self.sql.NOTIFY:
             yield Query(self.sql.NOTIFY)
         for n, op in kinds.get(Promote, ()):
@@ -162,11 +165,15 @@ class Flush:
         if save.output is None or not (save.output.degraded or save.repairs):
             return
         yield Query(self.sql.DOCUMENT_DEGRADED, (save.job.org, save.job.document_id))
-        yield Query(self.sql.TALLY_ADD, ("degraded" if save.output.degraded else "repaired", 1))
+        word, job = "degraded" if save.output.degraded else "repaired", save.job
+        yield Query(self.sql.TALLY_ADD, (word, 1))
+        about = {"generation": job.generation, "pipeline": job.pipeline, "stage": save.output.stage}
+        self.told.append(feed.entry(job.org, self.now_ms, word, job.document_id, **about))
 
     def ended(self, settles: Sequence[Settle]) -> Steps[None]:
         """History, the document's end, its hooks, and room under its limit; a finish wrote the first two itself."""
         sql, now_ms = self.sql, self.now_ms
+        self.told += feed.ended(settles, now_ms)
         if others := [op for op in settles if not isinstance(op.outcome, Done)]:
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
             if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
@@ -249,6 +256,7 @@ class Flush:
         entry = entering.Entry(op.org, op.document_id, key, op.job, generation, op.fresh_from, again=True)
         self.entries.append(entry)
         yield self._act(op.by, "requeue", op.org, op.document_id, op.reason)
+        self.told.append(feed.entry(op.org, self.now_ms, "requeued", op.document_id, generation=generation))
         return "requeued"
 
     def cancel(self, op: Cancel) -> Steps[str]:
@@ -262,6 +270,7 @@ class Flush:
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
         yield Query(self.sql.DOCUMENT_END, rows=[end])
         yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
+        self.told.append(feed.entry(op.org, self.now_ms, "cancelled", op.document_id, reason=reason or ""))
         return "cancelled"
 
     def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:

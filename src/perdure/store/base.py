@@ -241,6 +241,9 @@ class Store(Protocol):
     async def forget_calls(self, age_ms: int, limit: int) -> int:
         """Delete operations that are older; how many."""
 
+    async def forget_feed(self, age_ms: int, limit: int) -> int:
+        """Delete what the feed tells of longer ago; how many entries."""
+
     async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
         """Bound how many jobs with this key run at once, and how many start per second."""
 

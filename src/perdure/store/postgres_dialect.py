@@ -45,6 +45,7 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
+from perdure.store.feed import NEW_FEED
 from perdure.store.operations import Claim
 
 
@@ -85,6 +86,16 @@ class PostgresDialect(Dialect):
         "VALUES ($1, 'worker', $2, $3, $4, $4) ON CONFLICT (id) DO NOTHING"
     )
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    FEED_ADD = _insert("feed", NEW_FEED, "")
+    FEED = (
+        "SELECT change, number, org, at_ms, name, document_id, data FROM feed WHERE org = $1 "
+        "AND (change, number) > ($2, $3) "
+        "AND change < CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) "
+        "ORDER BY change, number LIMIT $4"
+    )
+    FEED_END = (
+        "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) - 1, 999999999999999999"
+    )
     DOCUMENT_SAME = (
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"

@@ -46,6 +46,7 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
+from perdure.store.feed import NEW_FEED
 from perdure.store.operations import Claim
 
 
@@ -69,6 +70,13 @@ class SqliteDialect(Dialect):
         "ON CONFLICT (id) DO NOTHING"
     )
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    FEED_ADD = _insert("feed", NEW_FEED, "")
+    FEED = (
+        "SELECT change, number, org, at_ms, name, document_id, data FROM feed WHERE org = $1 "
+        "AND (change, number) > ($2, $3) AND change < 1 "
+        "ORDER BY change, number LIMIT $4"
+    )
+    FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
     STATUSES = Dialect.STATUS

@@ -178,6 +178,16 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_due ON outbox (due_ms, id);
 CREATE INDEX outbox_document ON outbox (org, document_id, id);
 
+-- What happened to documents, in the order of commits: `change` is the number of the transaction.
+CREATE TABLE feed (
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  change bigint NOT NULL DEFAULT CAST(CAST(pg_current_xact_id() AS text) AS bigint),
+  org text COLLATE "C" NOT NULL, at_ms bigint NOT NULL, name text NOT NULL, document_id text COLLATE "C" NOT NULL,
+  data text NOT NULL
+);
+CREATE INDEX feed_org ON feed (org, change, number);
+CREATE INDEX feed_at ON feed (at_ms);
+
 -- Written once, when the claim has ended.
 CREATE TABLE attempt (
   org           text COLLATE "C" NOT NULL,

@@ -171,6 +171,15 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_due ON outbox (due_ms, id);
 CREATE INDEX outbox_document ON outbox (org, document_id, id);
 
+-- What happened to documents, in the order of commits; `change` is only told apart where there are several writers.
+CREATE TABLE feed (
+  number integer PRIMARY KEY AUTOINCREMENT,
+  change integer NOT NULL DEFAULT 0,
+  org text NOT NULL, at_ms integer NOT NULL, name text NOT NULL, document_id text NOT NULL, data text NOT NULL
+);
+CREATE INDEX feed_org ON feed (org, change, number);
+CREATE INDEX feed_at ON feed (at_ms);
+
 -- Written once, when the claim has ended.
 CREATE TABLE attempt (
   org           text NOT NULL,

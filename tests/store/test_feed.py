@@ -1,0 +1,128 @@
+"""The feed tells what happened to documents, in the order of commits, and can be read on from any place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure.errors import InputInvalid
+from perdure.store.feed import START, Happened
+from perdure.store.operations import Cancel, NewJob, Requeue, Settle
+from tests.store.making import BOOM, DONE, ORG, QUEUE, World, dead, document, hold
+
+
+async def told(world: World, number: int, after: str = START) -> list[Happened]:
+    """So many entries: they show once nobody else has an older transaction open, in other databases too."""
+    async with asyncio.timeout(20):
+        while len(found := await world.store.feed(ORG, after)) < number:
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def test_ends_and_acts_are_told_in_order(world: World) -> None:
+    first, second, third = await world.add(document(), document(), document())
+    for outcome in (DONE, dead(), hold()):
+        job = await world.take()
+        await world.store.settle(Settle(job, outcome, job.stage, job.lane))
+    await world.store.cancel(Cancel(ORG, third, "ann", "not wanted"))
+    await world.store.requeue(Requeue(ORG, second, NewJob("books", QUEUE, "extract"), by="ann"))
+
+    entries = await told(world, 5)
+
+    assert [(one.name, one.document_id) for one in entries] == [
+        ("document.done", first),
+        ("document.dead", second),
+        ("document.held", third),
+        ("document.cancelled", third),
+        ("document.requeued", second),
+    ]
+    assert entries[1].data["error"] == {"code": BOOM.code, "message": BOOM.message}
+    assert entries[1].data["stage"] == BOOM.stage
+    assert entries[4].data["generation"] == 2
+    assert await told(world, 2, entries[2].place) == entries[3:]
+    assert await world.store.feed("zeta") == []
+
+
+async def test_what_was_refused_is_not_told(world: World) -> None:
+    await world.add(document())
+    job = await world.take()
+    assert await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    assert not await world.store.settle(Settle(job, dead(), job.stage, job.lane))
+    assert [one.name for one in await told(world, 1)] == ["document.done"]
+
+
+async def test_the_end_of_the_feed_is_before_what_comes_next(world: World) -> None:
+    await world.add(document(), document())
+    job = await world.take()
+    await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    await told(world, 1)
+    end = await world.store.feed_end()
+    assert await world.store.feed(ORG, end) == []
+    job = await world.take()
+    await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    assert [one.document_id for one in await told(world, 1, end)] == [job.document_id]
+
+
+async def test_a_transaction_that_commits_late_is_not_passed_over(postgres_world: World) -> None:
+    """Numbers are handed out in one order and committed in another."""
+    import asyncpg
+
+    late = await asyncpg.connect(postgres_world.url)
+    try:
+        open_one = late.transaction()
+        await open_one.start()
+        await late.execute(
+            "INSERT INTO feed (org, at_ms, name, document_id, data) VALUES ($1, 1, 'document.done', 'late', '{}')",
+            ORG,
+        )
+        await postgres_world.add(document())
+        job = await postgres_world.take()
+        await postgres_world.store.settle(Settle(job, DONE, job.stage, job.lane))
+        seen = await postgres_world.store.feed(ORG)
+        await open_one.commit()
+        seen += await told(postgres_world, 2 - len(seen), seen[-1].place if seen else START)
+        assert {one.document_id for one in seen} == {"late", job.document_id}
+    finally:
+        await late.close()
+
+
+async def test_concurrent_writers_lose_nothing_for_a_reader_who_follows(world: World) -> None:
+    other = await world.another()
+    ids = await world.add(*(document() for _ in range(40)))
+    seen: list[str] = []
+
+    async def work(store: object) -> None:
+        while found := await world.claim(2, store=store):  # type: ignore[arg-type]
+            for one in found:
+                await store.settle(Settle(one.job, DONE, one.job.stage, one.job.lane))  # type: ignore[attr-defined]
+
+    async def follow() -> None:
+        place = START
+        while len(seen) < len(ids):
+            for one in await world.store.feed(ORG, place, 7):
+                seen.append(one.document_id)
+                place = one.place
+            await asyncio.sleep(0.001)
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(work(world.store), work(other), follow())
+    assert sorted(seen) == sorted(ids)
+
+
+async def test_old_entries_are_forgotten(world: World) -> None:
+    await world.add(document())
+    job = await world.take()
+    await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    await told(world, 1)
+    world.clock.turn(1_000)
+    assert await world.store.forget_feed(1_000, 10) == 0
+    world.clock.turn(1)
+    assert await world.store.forget_feed(1_000, 10) == 1
+    assert await world.store.feed(ORG) == []
+
+
+@pytest.mark.parametrize("text", ["", "1", "a-b", "1-2-3", "-1-2", "9" * 19 + "-1"])
+async def test_a_place_that_is_none_is_refused(world: World, text: str) -> None:
+    with pytest.raises(InputInvalid, match="no place in the feed"):
+        await world.store.feed(ORG, text)
