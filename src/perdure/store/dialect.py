@@ -564,9 +564,10 @@ class Dialect(ABC):
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM indexed WHERE org < $1) "
         "OR EXISTS (SELECT 1 FROM indexed WHERE org > $1)"
     )
+    #: Of one that was purged the row is left, so that whoever keeps a copy hears of it.
     INDEXED_SINCE = (
-        "SELECT i.document_id, i.revision, d.collection, i.expected FROM indexed i "
-        "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.change >= $2"
+        "SELECT i.document_id, i.revision, coalesce(d.collection, ''), i.expected FROM indexed i "
+        "LEFT JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.change >= $2"
     )
     CONNECTION_KEYS = (
         "SELECT chunk_id, other_document_id, other_id FROM connection WHERE org = $1 AND document_id = $2"
@@ -601,7 +602,7 @@ class Dialect(ABC):
     JOB_REQUEUE: str
     ATTEMPT_ADD: str
     DEAD_ADD: str
-    WHICH: str  # (organisation, document) of a table {t} is one of the rows
+    WHICH: str  # organisation and {id} of table {t} are one of the rows
     SAVED_ADD: str
     ITEM_ADD: str
     EMITTED_ADD: str

@@ -138,7 +138,7 @@ class PostgresDialect(Dialect):
         f"SELECT {', '.join(f'r.{name}' for name in NEW_DEAD)}, d.collection "
         f"FROM {_unnest(NEW_DEAD)} JOIN document d ON d.org = r.org AND d.id = r.document_id"
     )
-    WHICH = "({t}.org, {t}.document_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+    WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)

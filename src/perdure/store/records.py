@@ -89,6 +89,45 @@ class Attempt:
 
 
 @frozen
+class DeadRecord:
+    """A dead document with its cause."""
+
+    id: str
+    org: str
+    collection: str
+    pipeline: str
+    queue: str
+    lane: str
+    stage: str
+    error_type: str
+    error_code: str
+    status_code: int | None
+    fingerprint: str
+    attempts: int
+    generation: int
+    died_ms: int
+    name: str
+    size: int
+    message: str
+
+
+@frozen
+class Cause:
+    """Dead documents that have all of this in common, and the time between the first and the last death."""
+
+    fingerprint: str
+    collection: str
+    stage: str
+    error_type: str
+    error_code: str
+    status_code: int | None
+    lane: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+@frozen
 class SavedStage:
     """A checkpoint as read back."""
 

@@ -14,7 +14,9 @@ from perdure.core.clock import Clock, SystemClock
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, exchange, holding, migrate, rows
+from perdure.store.archive import Archive
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
+from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.operations import (
@@ -43,7 +45,7 @@ T = TypeVar("T")
 WAKE_S = 0.005
 
 
-class SqlStore(Outbox, Feed):
+class SqlStore(DeadLetters, Archive, Outbox, Feed):
     """See `perdure.store.base.Store` for what each verb promises."""
 
     def __init__(self, driver: Driver, dialect_name: str, clock: Clock | None = None) -> None:

@@ -93,7 +93,7 @@ class SqliteDialect(Dialect):
         f"SELECT {', '.join(f'${n}' for n in range(1, len(NEW_DEAD) + 1))}, d.collection "
         "FROM document d WHERE d.org = $1 AND d.id = $2"
     )
-    WHICH = "({t}.org, {t}.document_id) = ($1, $2)"
+    WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)

@@ -233,7 +233,7 @@ CREATE TABLE dead (
   PRIMARY KEY (died_ms, org, document_id),
   UNIQUE (org, document_id)
 );
-CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
+CREATE INDEX dead_group ON dead (fingerprint, collection, stage, error_type, error_code, status_code, lane, died_ms);
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (

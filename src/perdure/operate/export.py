@@ -1,0 +1,194 @@
+"""Documents written to a file, one JSON object per line, with all that it takes to bring them back in another store.
+
+    {"perdure": 1, "id", "org", "state", "document": {…}, "job": {…}, "dead": {…}, "attempts": […], "acts": […],
+     "content_error", "content_sha256", "content"}
+
+`content` (what was handed in, base64) is always the last key: a document of any size is written and read a piece at a
+time and takes no more memory than a small one. The file appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from perdure.core.frozen import frozen
+from perdure.errors import InputInvalid
+from perdure.store.archive import Archived
+from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.blobs.base import hash_file
+from perdure.store.dead import Key
+from perdure.store.sql_store import SqlStore
+
+FORMAT = 1
+STANDARD = "-"
+WHOLE_BYTES = 1024 * 1024  # of a blob that is read into memory
+PIECE = 3 * 256 * 1024  # becomes base64 without a remainder
+CONTENT = b',"content":"'
+PAGE = 100  # documents that are read at a time
+
+#: What a file leaves out of each row: it is said once for the document, or is its content.
+_SAID = {"org", "id", "document_id", "inline", "blob", "state", "error_code", "error_message", "error_meta"}
+_SAID_OF_JOB = _SAID | {"key", "state", "pipeline", "generation"}
+_SAID_OF_DEAD = {"org", "document_id", "pipeline", "collection", "generation"}
+
+
+@frozen
+class Page:
+    """What became of a page: the generation in which each document was exported, and what was wrong with others."""
+
+    exported: dict[Key, int] = field(default_factory=dict)
+    failed: dict[Key, str] = field(default_factory=dict)
+
+
+class Writer:
+    """A file that is there only when it is complete (`-`: standard output); compressed if its name ends in .gz.
+
+    InputInvalid where there is one already: nothing that was exported is ever overwritten.
+    """
+
+    def __init__(self, target: str | Path) -> None:
+        self.target = str(target)
+        self.lines = 0
+        self._path: Path | None = None
+        self._raw: IO[bytes] = sys.stdout.buffer
+        self._file: IO[bytes] = self._raw
+
+    def __enter__(self) -> Writer:
+        if self.target == STANDARD:
+            return self
+        path = Path(self.target)
+        if path.exists():
+            raise _exists(path)
+        try:
+            number, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        except OSError as error:
+            raise InputInvalid(
+                f"{path} cannot be written: {error.strerror}", code="file_unwritable"
+            ) from None
+        self._path, self._raw = Path(name), os.fdopen(number, "wb")
+        zipped = path.suffix == ".gz"
+        self._file = gzip.GzipFile("", "wb", 6, self._raw) if zipped else self._raw  # type: ignore[assignment]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is None:
+            self._file.flush()
+            return
+        try:
+            if kind is None:
+                self._complete(self._path)
+        finally:
+            if not self._raw.closed:
+                self._raw.close()
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+
+    def _complete(self, written: Path) -> None:
+        if self._file is not self._raw:
+            self._file.close()
+        self._raw.flush()
+        os.fsync(self._raw.fileno())
+        try:
+            os.link(written, self.target)  # unlike a rename it overwrites nothing
+        except FileExistsError:
+            raise _exists(Path(self.target)) from None
+        directory = os.open(Path(self.target).parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def write(self, head: dict[str, Any], content: bytes | Path | None) -> None:
+        """One document."""
+        self._file.write(json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1])
+        if content is None:
+            self._file.write(b',"content":null}\n')
+        else:
+            self._file.write(CONTENT)
+            self._encode(content)
+            self._file.write(b'"}\n')
+        self.lines += 1
+
+    def _encode(self, content: bytes | Path) -> None:
+        if isinstance(content, bytes):
+            self._file.write(base64.b64encode(content))
+            return
+        with content.open("rb") as file:
+            while piece := file.read(PIECE):
+                self._file.write(base64.b64encode(piece))
+
+
+async def export(writer: Writer, store: SqlStore, blobs: Blobs, which: Sequence[Key]) -> Page:
+    """Write these documents, those that are there. One whose content is gone is written without, and has failed."""
+    page = Page()
+    for one in await store.archived(which):
+        with tempfile.TemporaryDirectory(prefix="perdure-export-") as room:
+            content, digest, problem = await _content(one, blobs, Path(room))
+            await asyncio.to_thread(writer.write, head(one, digest, problem), content)
+        if problem is None:
+            page.exported[one.key] = one.document["generation"]
+        else:
+            page.failed[one.key] = problem
+    return page
+
+
+def head(one: Archived, digest: str | None, problem: str | None = None) -> dict[str, Any]:
+    """A line without its content."""
+    d = one.document
+    document = _without(d, _SAID) | {"meta": json.loads(d["meta"])}
+    job = one.job and _without(one.job, _SAID_OF_JOB) | {"policy": _loaded(one.job["policy"])}
+    error = {"message": d["error_message"], "meta": _loaded(d["error_meta"])}
+    return {
+        "perdure": FORMAT, "id": d["id"], "org": d["org"], "state": d["state"], "document": document, "job": job,
+        "dead": one.dead and _without(one.dead, _SAID_OF_DEAD) | error,
+        "attempts": [
+            _without(a, _SAID) | {"error_code": a["error_code"], "charged": bool(a["charged"]),
+                                  "requests": _loaded(a["requests"])}
+            for a in one.attempts
+        ],
+        "acts": [{name: a[name] for name in ("at_ms", "who", "verb", "reason")} for a in one.acts],
+        "content_error": problem, "content_sha256": digest,
+    }  # fmt: skip
+
+
+async def _content(
+    one: Archived, blobs: Blobs, room: Path
+) -> tuple[bytes | Path | None, str | None, str | None]:
+    """What was handed in, its hash, and why it is not there."""
+    inline, blob = one.document["inline"], one.document["blob"]
+    if blob is None:
+        return inline or b"", hashlib.sha256(inline or b"").hexdigest(), None
+    try:
+        if one.document["size"] <= WHOLE_BYTES:
+            return await blobs.get(blob), blob, None
+        copy = await blobs.open_copy(blob, room)
+        return copy, (await asyncio.to_thread(hash_file, copy))[0], None
+    except (BlobMissing, BlobCorrupt) as error:
+        return None, None, str(error)
+
+
+def _without(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _exists(path: Path) -> InputInvalid:
+    return InputInvalid(f"there is a file {path} already; name another", code="file_exists")

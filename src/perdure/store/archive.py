@@ -1,0 +1,217 @@
+"""Documents as they leave the store and come back: read whole, deleted with all that is theirs, written as they were.
+
+What is read here is what `operate.export` writes to a file. The content of a blob is not read: only its name is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from perdure.core.frozen import frozen
+from perdure.core.model import job_key
+from perdure.store.base import Query, Row, Steps
+from perdure.store.dead import Key
+from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, Dialect
+from perdure.store.reading import Reading
+
+Values = dict[str, Any]
+
+DOCUMENT = (
+    "org", "id", "collection", "pipeline", "kind", "name", "media_type", "content_hash", "size", "inline", "blob",
+    "meta", "dedupe", "parent_id", "state", "generation", "error_code", "error_message", "error_meta", "created_ms",
+    "finished_ms",
+)  # fmt: skip
+DEAD = (*NEW_DEAD, "collection")
+JOB = (
+    "org", "document_id", "key", "pipeline", "queue", "lane", "stage", "state", "priority", "run_at_ms", "lease_ms",
+    "generation", "attempts", "attempts_max", "claims", "crashes", "policy", "limit_key", "created_ms", "finished_ms",
+)  # fmt: skip
+ATTEMPT = tuple(NEW_ATTEMPT)
+ACT = ("target", "at_ms", "who", "verb", "org", "reason")
+
+#: What hangs on a document and goes with it, in this order; chunks and connections are left to `_unindexed`.
+OWNED = ("outbox", "saved", "item", "emitted", "attempt", "dead", "job")
+
+
+@frozen
+class Archived:
+    """A document with its history, each row by its columns; `dead` only of one that is."""
+
+    document: Values
+    job: Values | None
+    dead: Values | None
+    attempts: list[Values]
+    acts: list[Values]
+
+    @property
+    def key(self) -> Key:
+        return self.document["org"], self.document["id"]
+
+
+class Archive(Reading):
+    """See the module."""
+
+    _write: Callable[[Callable[[], Steps[Any]]], Any]
+
+    async def archived(self, which: Sequence[Key]) -> list[Archived]:
+        """These documents, those that are there, in this order."""
+
+        def steps() -> Steps[list[Archived]]:
+            found = yield from _read(self.sql, "document", DOCUMENT, which, "id")
+            jobs = yield from _read(self.sql, "job", JOB, which)
+            dead = yield from _read(self.sql, "dead", DEAD, which)
+            attempts = yield from _read(self.sql, "attempt", ATTEMPT, which)
+            acts = yield from _read(self.sql, "act", ACT, which, "target")
+            return [
+                Archived(
+                    found[key][0],
+                    next((job for job in jobs[key] if job["key"] == job_key(key[1])), None),
+                    next(iter(dead[key]), None),
+                    sorted(attempts[key], key=lambda a: (a["generation"], a["started_ms"], a["claim"])),
+                    sorted(acts[key], key=lambda a: a["at_ms"]),
+                )
+                for key in which
+                if key in found
+            ]
+
+        return await self._read(steps)
+
+    async def purge(
+        self, which: Sequence[Key], states: tuple[str, ...] = ("dead",), generations: Mapping[Key, int] | None = None
+    ) -> dict[Key, str]:  # fmt: skip
+        """Delete documents with everything that is theirs, but not their children: `purged` or `refused: why`.
+
+        Blobs that nobody names any more are collected as garbage later. With `generations` (those that somebody has
+        seen and exported), one that has gone on since is refused.
+        """
+
+        def steps() -> Steps[dict[Key, str]]:
+            answers: dict[Key, str] = {}
+            for key in sorted(set(which)):
+                seen = None if generations is None else generations.get(key)
+                answers[key] = yield from _purgeable(self.sql, key, states, seen)
+            gone = [key for key, answer in answers.items() if answer == "purged"]
+            if gone:
+                yield from _purge(self.sql, gone)
+                yield Query(self.sql.TALLY_ADD, ("purged", len(gone)))
+            return answers
+
+        answers: dict[Key, str] = await self._write(steps)
+        return answers
+
+    async def restore(self, archived: Sequence[Archived]) -> list[str]:
+        """Write dead documents as they were: `imported`, or `exists` where the id is taken, or `exists as ID` where
+        another document is what this one was added as."""
+
+        def steps() -> Steps[list[str]]:
+            answers = []
+            for one in archived:
+                answers.append((yield from _restore(self.sql, one)))
+            return answers
+
+        answers: list[str] = await self._write(steps)
+        return answers
+
+    async def act(self, who: str, verb: str, org: str | None, target: str, reason: str) -> None:
+        """Note what an operator did to many documents at once."""
+
+        def steps() -> Steps[None]:
+            now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            yield Query(self.sql.ACT_ADD, (now_ms, who, verb, org, target, reason))
+
+        await self._write(steps)
+
+
+def _read(
+    sql: Dialect, table: str, columns: Sequence[str], which: Sequence[Key], id_: str = "document_id"
+) -> Steps[dict[Key, list[Values]]]:
+    chosen = sql.WHICH.format(t="t", id=id_)
+    found: dict[Key, list[Values]] = defaultdict(list)
+    statement = f"SELECT {', '.join(f't.{name}' for name in columns)} FROM {table} t WHERE {chosen}"
+    for row in (yield Query(statement, rows=which)):
+        values = dict(zip(columns, row, strict=True))
+        found[values["org"], values[id_]].append(values)
+    return found
+
+
+# --- out -----------------------------------------------------------------------------------------
+
+_OPEN_JOB = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL LIMIT 1"
+_OPEN_PARENT = (
+    "SELECT p.id FROM document d JOIN document p ON p.org = d.org AND p.id = d.parent_id "
+    "WHERE d.org = $1 AND d.id = $2 AND p.state = 'open'"
+)
+
+
+def _purgeable(sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None) -> Steps[str]:
+    """Locks the document: nobody requeues it before it is gone."""
+    found = yield Query(sql.DOCUMENT_LOCK, key)
+    if not found:
+        return "refused: no such document"
+    state, generation = found[0]
+    if state not in states:
+        return f"refused: the document is {'in progress' if state == 'open' else state}"
+    if seen is not None and generation != seen:
+        return "refused: the document has been run again since it was exported"
+    if job := (yield Query(_OPEN_JOB, key)):
+        return f"refused: its job {job[0][0]} has not ended"
+    if parent := (yield Query(_OPEN_PARENT, key)):
+        return f"refused: its parent {parent[0][0]} is in progress and counts it"
+    return "purged"
+
+
+def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[None]:
+    yield from _unindexed(sql, gone)
+    for table in OWNED:
+        yield Query(f"DELETE FROM {table} WHERE {sql.WHICH.format(t=table, id='document_id')}", rows=gone)
+    yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
+
+
+def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[None]:
+    """No chunks and no connections; the row in `indexed` stays and tells whoever keeps a copy."""
+    indexed = yield Query(
+        f"SELECT org, document_id FROM indexed WHERE {sql.WHICH.format(t='indexed', id='document_id')}",
+        rows=gone,
+    )
+    for org, id_ in sorted(indexed):
+        yield Query("DELETE FROM connection WHERE org = $1 AND document_id = $2", (org, id_))
+        yield Query("DELETE FROM connection WHERE org = $1 AND other_document_id = $2", (org, id_))
+        yield Query("DELETE FROM chunk WHERE org = $1 AND document_id = $2", (org, id_))
+        yield Query(sql.INDEXED_SET, (org, id_, "", 0, 0, 0))
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+def _insert(table: str, columns: Sequence[str]) -> str:
+    values = ", ".join(f"${n}" for n in range(1, len(columns) + 1))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
+
+
+_DOCUMENT_ADD = f"{_insert('document', DOCUMENT)} ON CONFLICT DO NOTHING RETURNING id"
+_JOB_ADD = _insert("job", JOB)
+_ACT_KNOWN = "SELECT 1 FROM act WHERE target = $1 AND at_ms = $2 AND who = $3 AND verb = $4 AND org = $5"
+
+
+def _row(columns: Sequence[str], values: Values) -> Row:
+    return tuple(values[name] for name in columns)
+
+
+def _restore(sql: Dialect, one: Archived) -> Steps[str]:
+    d = one.document
+    if not (yield Query(_DOCUMENT_ADD, _row(DOCUMENT, d))):
+        same = yield Query(sql.DOCUMENT_SAME, rows=[(0, d["org"], d["pipeline"], d["dedupe"])])
+        known = same[0][1] if same else d["id"]
+        return "exists" if known == d["id"] else f"exists as {known}"
+    yield Query(_JOB_ADD, _row(JOB, one.job or {}))
+    yield Query(sql.DEAD_ADD, rows=[_row(tuple(NEW_DEAD), one.dead or {})])
+    if one.attempts:
+        yield Query(sql.ATTEMPT_ADD, rows=[_row(ATTEMPT, attempt) for attempt in one.attempts])
+    for act in one.acts:
+        known = yield Query(_ACT_KNOWN, (d["id"], act["at_ms"], act["who"], act["verb"], d["org"]))
+        if not known:
+            what = (act["at_ms"], act["who"], act["verb"], d["org"], d["id"], act["reason"])
+            yield Query(sql.ACT_ADD, what)
+    return "imported"
