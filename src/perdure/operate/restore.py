@@ -112,12 +112,12 @@ def _rows(line: Line, dead: DeadPart, inline: bytes | None, blob: str | None) ->
     document = d.model_dump() | {
         "org": line.org, "id": line.id, "inline": inline, "blob": blob, "meta": _dumped(d.meta).encode(),
         "state": "dead", "error_code": dead.error_code, "error_message": dead.message,
-        "error_meta": None if dead.meta is None else _dumped(dead.meta), "finished_ms": died_ms,
+        "error_meta": None if dead.meta is None else json.dumps(dead.meta), "finished_ms": died_ms,
     }  # fmt: skip
     job = _job(line, dead) | which | common
     told = dead.model_dump(exclude={"message", "meta"}) | which | common
     attempts = [
-        a.model_dump() | which | {"requests": None if a.requests is None else _dumped(a.requests)}
+        a.model_dump() | which | {"requests": None if a.requests is None else json.dumps(a.requests)}
         for a in line.attempts
     ]
     return Archived(document, job, told, attempts, [act.model_dump() for act in line.acts])
