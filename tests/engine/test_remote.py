@@ -285,6 +285,49 @@ def test_an_output_of_another_type_is_a_failure(store_url: str) -> None:
         assert [event.name for event in waiting(app)] == ["JSONParseFailed"]
 
 
+def test_an_output_that_the_next_stage_cannot_read_is_a_failure(store_url: str) -> None:
+    """Where its own type is open, those who read it say what it must be."""
+    loose = Pipeline("loose")
+    loose.remote_stage("parse", event="Asked", done="Told")
+
+    @loose.stage
+    def store(parse: dict[str, int]) -> int:
+        return len(parse)
+
+    with trial(loose, store=store_url) as app:
+        id_, event = handed_over(app, loose)
+        assert app.remote_finish(id_, event["token"], "words").startswith("failed: ")
+        assert app.status(id_).error_code == "output_invalid"
+        publish(app)  # that it is dead
+        app.requeue(id_)
+        tick(app)
+        (event,) = publish(app)
+        assert app.remote_finish(id_, event["token"], {"a": 1}) == "saved"
+        assert drain(app).done == 1
+
+
+def test_a_service_is_not_asked_again_for_what_cannot_be_read(store_url: str) -> None:
+    """The type was changed while documents were under way, and nobody raised the version."""
+    for kind, dead in ((dict, 0), (int, 1)):
+        typed = Pipeline("typed")
+        typed.remote_stage("parse", event="Asked", done="Told")
+
+        def store(parse: Any) -> int:
+            return len(str(parse))
+
+        store.__annotations__["parse"] = kind
+        typed.stage(store)
+        with trial(typed, store=store_url) as app:
+            if kind is dict:
+                id_, event = handed_over(app, typed)
+                assert app.remote_finish(id_, event["token"], {"a": 1}) == "saved"
+                continue
+            assert drain(app).dead == dead
+            assert waiting(app) == []
+            assert app.status(id_).error_code == "saved_unreadable"
+            assert [a.outcome for a in app.attempts(id_)] == ["answered", "retry", "retry", "dead"]
+
+
 def test_a_requeued_document_is_told_to_the_service_again(store_url: str) -> None:
     with trial(archives, store=store_url) as app:
         id_, first = handed_over(app)

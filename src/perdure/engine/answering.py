@@ -42,7 +42,7 @@ from perdure.store.text import checked
 
 PASSED_ON = "refused: the lease passed on"
 _WELL = ("answered", "done")
-_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+CODE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 @frozen
@@ -115,7 +115,7 @@ class Answers:
         self, about: Answered, code: str, message: str, retryable: bool = True, retry_after_s: float | None = None
     ) -> str:  # fmt: skip
         """The service could not do it; decided like a local failure: `failed`, `repeated`, or `refused: why`."""
-        if not _CODE.fullmatch(code):
+        if not CODE.fullmatch(code):
             raise InputInvalid(f"the code of a failure is one word of up to 100 characters, not {code!r}")
         job = await self._job(about)
         given = None if job is None else Handover.of(job)
@@ -152,9 +152,12 @@ class Answers:
         """What a local stage would have saved: Permanent, Transient or Unstorable if the output cannot be taken."""
         try:
             value = stage.codec.decode(json.dumps(output).encode())
+            raw, value = stage.codec.saved(value)
+            for reader in pipeline.stages:
+                if stage.name in reader.sources:  # or the service would be asked for it again and again
+                    reader.load(stage.name, raw)
         except (InputInvalid, ValueError, TypeError) as error:
             raise Permanent("output_invalid", str(error)) from error
-        raw, value = stage.codec.saved(value)
         if stage.contracts:
             await self._verify(job, stage, value)
         inline, blob = await keep(raw, self.blobs)

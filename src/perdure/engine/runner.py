@@ -310,6 +310,8 @@ class Runner:
         except SavedUnreadable as unreadable:
             if any(made.stage == unreadable.stage for made in journey.outputs):
                 raise  # saved by this very claim: to run it again would change nothing
+            if self._answered(journey, unreadable.stage):
+                raise  # nor would to ask a service again, and it is asked at no one's cost
             raise Unreadable(unreadable.stage) from None
         except Exception as error:
             if not fallback.degrades(stage, journey.job, error):
@@ -318,6 +320,11 @@ class Runner:
                 await self._held(journey, stage, told)  # or nobody would know that the service is away
                 journey.lane = stage.lane
             return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+
+    def _answered(self, journey: Journey, name: str) -> bool:
+        """Whether a service gave this output to the present generation."""
+        stage = self.pipelines[journey.job.pipeline].at(name)
+        return isinstance(stage, RemoteStage) and journey.saved[name].generation == journey.job.generation
 
     async def spawn(
         self, journey: Journey, spawned: Sequence[Spawn]

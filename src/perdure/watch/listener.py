@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import aio_pika
 
-from perdure.engine.answering import PASSED_ON, Answers, answered
+from perdure.engine.answering import CODE, PASSED_ON, Answers, answered
 from perdure.engine.handing import EXCHANGE, beat_key
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.remote import RemoteStage
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PREFETCH = 50
 STORE_AWAY_S = 1.0
+REMOTE_FAILED = "remote_failed"  # the code of a failure that has none
 
 
 class Listener:
@@ -116,12 +117,10 @@ class Listener:
             log.info("late answer %s about document %s", key, about.document_id)
 
     async def _failed(self, about: Any, said: dict[str, Any]) -> str:
-        error = said.get("error")
-        error = error if isinstance(error, dict) else {}
-        code, message = error.get("code") or "remote_failed", error.get("message") or ""
+        code, message = _told(said.get("error"))
         after = said.get("retry_after_s")
         return await self.answers.fail(
-            about, str(code), str(message) or str(code), said.get("retryable") is not False,
+            about, code, message, said.get("retryable") is not False,
             float(after) if isinstance(after, int | float) and not isinstance(after, bool) else None,
         )  # fmt: skip
 
@@ -136,6 +135,15 @@ class Listener:
         )  # fmt: skip
         await channel.default_exchange.publish(kept, DEAD_QUEUE)
         self.set_aside += 1
+
+
+def _told(error: Any) -> tuple[str, str]:
+    """Code and message of a failure, however a service put it: what is no code is a part of the message."""
+    code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
+    code, message = str(code or REMOTE_FAILED), str(message or "")
+    if CODE.fullmatch(code):
+        return code, message or code
+    return REMOTE_FAILED, f"{code}: {message}" if message else code
 
 
 def _object(body: bytes) -> dict[str, Any]:
