@@ -201,6 +201,7 @@ class Dead:
     why: str
     charged: bool = True
     crashes: int = 0
+    exhausted: bool = False  # of its attempts, which were all it had
 
 
 Outcome = Done | Retry | Later | Hold | Gather | Dead
@@ -360,7 +361,8 @@ def _charged(
     crashes = job.crashes if crashes is None else crashes
     attempts_max = min(policy.attempts, job.attempts_max)
     if job.attempts >= attempts_max:
-        return Dead(failure, f"attempt {job.attempts} of {attempts_max} failed", crashes=crashes)
+        why = f"attempt {job.attempts} of {attempts_max} failed"
+        return Dead(failure, why, crashes=crashes, exhausted=True)
     delay_ms = policy.backoff.delay_ms(job.attempts, rand)
     why = f"backoff after attempt {job.attempts} of {attempts_max}"
     if not_before_ms is not None and not_before_ms > delay_ms:

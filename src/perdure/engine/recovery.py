@@ -4,7 +4,7 @@ worker's own path, so a document that dies with its worker ends exactly like one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perdure.core.events import AttemptEnded, DocumentDead, Events, JobRecovered
 from perdure.core.handover import UNANSWERED, Handover
@@ -18,20 +18,25 @@ from perdure.store.operations import Settle
 async def recover(
     store: Store, events: Events, jobs: Iterable[tuple[Job, Result]], reason: str, expired_only: bool = False
 ) -> int:
-    """Settle each job by its result; those that somebody else settled or renewed meanwhile are left alone.
-
-    All ride one commit, so that a worker's whole hand is back at once; one that cannot be settled stops no other.
-    """
+    """Settle each job by its result; those that somebody else settled or renewed meanwhile are left alone."""
     endings = [(job, outcome(job, result)) for job, result in jobs]
-    settles = [
-        Settle(
-            job, ending, job.stage, job.lane, expired_only=expired_only, ours=False, events=death_notice(job, ending)
-        )
-        for job, ending in endings
-    ]  # fmt: skip
+    settles = [taking_back(job, ending, expired_only) for job, ending in endings]
+    return await take_back(store, events, settles, reason)
+
+
+def taking_back(job: Job, ending: Outcome, expired_only: bool = False) -> Settle:
+    """The settle of a job that another had in hand, or nobody."""
+    return Settle(
+        job, ending, job.stage, job.lane, expired_only=expired_only, ours=False, events=death_notice(job, ending)
+    )  # fmt: skip
+
+
+async def take_back(store: Store, events: Events, settles: Sequence[Settle], reason: str) -> int:
+    """All ride one commit, so that a worker's whole hand is back at once; one that cannot be settled stops no other."""
     answers = await asyncio.gather(*map(store.settle, settles), return_exceptions=True)
-    for (job, ending), kept in zip(endings, answers, strict=True):
+    for settle, kept in zip(settles, answers, strict=True):
         if kept is True:
+            job, ending = settle.job, settle.outcome
             suspect = isinstance(ending, Later) and ending.suspect
             where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
             events.publish(JobRecovered(*where, reason, suspect))

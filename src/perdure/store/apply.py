@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, indexing, outbox, rows
+from perdure.store import entering, feed, indexing, outbox, rows, stuck
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
@@ -128,6 +128,7 @@ class Flush:
 
     def settled(self, settles: Sequence[tuple[int, Settle]]) -> Steps[set[int]]:
         """Claims that end otherwise: what becomes of the job; the ordinals that were still ours."""
+        yield from stuck.seize(self.sql, [op.job for _, op in settles if op.seized], self.now_ms)
         down: set[str] = set()
         if any(isinstance(op.outcome, Hold) for _, op in settles):
             down = {row[0] for row in (yield Query(self.sql.LANES_DOWN))}
@@ -179,6 +180,7 @@ class Flush:
             if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
                 yield Query(sql.DOCUMENT_END, rows=ends)
                 yield Query(sql.DEAD_ADD, rows=[row for op in others if (row := rows.dead(op, now_ms))])
+            yield from stuck.counted(sql, others)
         yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
         for op in settles:
             if op.save is not None and not isinstance(op.outcome, Done):

@@ -6,8 +6,9 @@ Writes that belong to a job go through the flusher (group commit) and answer aft
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.frozen import frozen
@@ -28,6 +29,9 @@ from perdure.store.operations import (
     Save,
     Settle,
 )
+
+if TYPE_CHECKING:
+    from perdure.store.stuck import Page, Run, StuckJob
 
 
 class DataRefused(Exception):
@@ -203,6 +207,21 @@ class Store(Protocol):
 
     async def in_hand(self, worker: int) -> list[Job]:
         """Running jobs of a worker."""
+
+    async def attend(self) -> int:
+        """Keep since when queues are served and lanes are open; call it at least every minute. The store's time."""
+
+    async def stuck(self, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Page:
+        """Of the next jobs, as many as `size`, those that do not get on since before `cutoff_ms`."""
+
+    async def requeue_stuck(self, stuck: Sequence[StuckJob], skipped: Counter[str]) -> list[StuckJob]:
+        """Make those due at once that are as they were, and count them and what was skipped; the former."""
+
+    async def record_run(self, run: Run) -> None:
+        """Count a stuck sweep and keep what it found."""
+
+    async def retry_job(self) -> records.RetryJob:
+        """What the stuck sweeps counted, and how many documents are dead now."""
 
     async def refill(self) -> None:
         """Let in what waits for room under a limit."""

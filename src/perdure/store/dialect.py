@@ -105,7 +105,7 @@ FENCE_SETTLE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean",
     "taken_back": "boolean", "state": "text", "stage": "text", "lane": "text", "delay_ms": "bigint",
     "attempts": "int", "postpones": "int", "postponed_ms": "bigint", "releases": "int", "crashes": "int",
-    "holds": "int", "suspect": "boolean", "terminal": "boolean",
+    "holds": "int", "suspect": "boolean", "terminal": "boolean", "aside": "boolean",
 }  # fmt: skip
 #: a job whose every stage is saved
 FINISH = {
@@ -183,7 +183,7 @@ REQUEUE_JOB = (
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
     "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL, "
-    "probe = NULL, home = NULL"
+    "probe = NULL, home = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
 )
 #: Jobs that wait in a lane that is down, in the order of their turns.
 _HELD = "SELECT suspect, vt, -priority, id, org, limit_key FROM job WHERE"
@@ -209,7 +209,8 @@ SETTLE_SET = (
     "attempts = {r}attempts, postpones = {r}postpones, "
     "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
     "suspect = {r}suspect, "
-    "finished_ms = CASE WHEN {r}terminal THEN $1 END"
+    "finished_ms = CASE WHEN {r}terminal THEN $1 END, "
+    "aside_ms = CASE WHEN {r}aside THEN coalesce(aside_ms, run_at_ms) END"
 )
 SAVE_SET = (
     "stage = {r}stage, lane = {r}lane, lease_ms = {r}lease_ms, lease_until_ms = CAST($1 AS bigint) + "
@@ -383,8 +384,8 @@ class Dialect(ABC):
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, degraded = FALSE, generation = generation + 1 WHERE org = $1 AND id = $2 "
-        "RETURNING generation"
+        "error_meta = NULL, exhausted = FALSE, degraded = FALSE, generation = generation + 1 "
+        "WHERE org = $1 AND id = $2 RETURNING generation"
     )
     DEAD_DROP = "DELETE FROM dead WHERE org = $1 AND document_id = $2"
     DOCUMENT_DEGRADED = (
@@ -653,6 +654,9 @@ class Dialect(ABC):
         "AND generation >= $3 AND generation < $4 AND key <> 'doc-' || $2 AND state IN ('dead', 'cancelled') "
         "ORDER BY generation"
     )
+    DOCUMENT_EXHAUSTED: str
+    JOBS_END: str  # the last of a number of jobs after (organisation, id)
+    JOBS_PAGE: str  # of a job j: after the first such pair, up to the second
     DUE: str
     PROMOTE: str
     SLOT_ADD: str

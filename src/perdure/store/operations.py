@@ -197,6 +197,10 @@ class Settle:
     ours: bool = True  # False: taken back from another; if that is refused, no late write was
     requests: str | None = None  # made during the claim: a JSON object, dependency → number
     events: tuple[NewEvent, ...] = ()  # to be published if it is accepted
+    seized: bool = (
+        False  # nobody has the job: it is claimed under its token for this, if it still stands as it did
+    )
+    requeued: str | None = None  # counted as requeued by the stuck sweep, for this collection
 
 
 @frozen

@@ -105,6 +105,12 @@ class PostgresDialect(Dialect):
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
     )
+    DOCUMENT_EXHAUSTED = (
+        f"UPDATE document d SET exhausted = true FROM {_unnest({'org': 'text', 'id': 'text'})} "
+        "WHERE d.org = r.org AND d.id = r.id RETURNING d.collection"
+    )
+    JOBS_END = "SELECT org, id FROM job WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT 1 OFFSET $3"
+    JOBS_PAGE = "(j.org, j.id) > ($1, $2) AND (j.org, j.id) <= ($3, $4)"
     JOBS_OPEN = (
         f"SELECT j.key FROM {_unnest({'org': 'text', 'id': 'text'})} "
         "JOIN job j ON j.org = r.org AND j.document_id = r.id AND j.finished_ms IS NULL"

@@ -264,6 +264,27 @@ class Tally:
 
 
 @frozen
+class RetryJob:
+    """What the stuck sweeps did since the store was made, and what the last one found; by collection, unless it says
+    otherwise. Every collection that is always there has its number, if only 0."""
+
+    requeued: dict[str, int]
+    skipped_backoff: dict[str, int]
+    max_retries_exceeded: dict[
+        str, int
+    ]  # documents that died because their attempts were used up, whoever buried them
+    runs: dict[str, int]  # by status: success, partial, failure
+    errors: dict[str, int]  # by type of error
+    stuck: dict[str, int]  # when it was looked last
+    starved: dict[str, int]  # then; they only wait for a free worker, or for room under a limit
+    failed: dict[str, int]  # dead now
+    exhausted: dict[str, int]  # of these, with their attempts used up
+    stuck_since_ms: int | None  # of the one that is stuck for longest
+    ran_ms: int | None  # when the last run ended; None: there was none
+    duration_ms: int | None  # of the last run
+
+
+@frozen
 class OutboxEvent:
     """An event that is to be published. With a `token` it hands its job over, and somebody must take it."""
 

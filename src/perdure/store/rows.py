@@ -101,13 +101,13 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
         j.releases,
         j.crashes,
     )
-    holds, suspect, delay_ms = j.holds, j.suspect, 0
+    holds, suspect, delay_ms, aside = j.holds, j.suspect, 0, False
     match op.outcome:
         case Done():
             raise AssertionError("what is finished is written by the dialect's `finish`")
         case Dead(charged=charged, crashes=crashes):
             state = State.DEAD
-            attempts -= not charged
+            attempts -= not charged and not op.seized
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
         case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted):
@@ -119,7 +119,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts, holds = attempts - 1, 0
         case Hold(suspect=suspect):
             state = State.WAITING
-            attempts, holds, delay_ms = attempts - 1, holds + 1, hold_delay_ms(holds)
+            attempts, holds, delay_ms, aside = attempts - 1, holds + 1, hold_delay_ms(holds), True
         case Gather(suspect=suspect):
             state = State.WAITING
             attempts, delay_ms = attempts - 1, GATHERS
@@ -130,7 +130,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     terminal = state is State.DEAD
     return (
         ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, op.lane, delay_ms, attempts,
-        postpones, postponed_ms, releases, crashes, holds, suspect, terminal,
+        postpones, postponed_ms, releases, crashes, holds, suspect, terminal, aside,
     )  # fmt: skip
 
 

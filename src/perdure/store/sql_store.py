@@ -40,12 +40,13 @@ from perdure.store.records import (
     Shared,
     WorkerRecord,
 )
+from perdure.store.stuck import StuckJobs
 
 T = TypeVar("T")
 WAKE_S = 0.005
 
 
-class SqlStore(DeadLetters, Archive, Outbox, Feed):
+class SqlStore(DeadLetters, Archive, Outbox, Feed, StuckJobs):
     """See `perdure.store.base.Store` for what each verb promises."""
 
     def __init__(self, driver: Driver, dialect_name: str, clock: Clock | None = None) -> None:

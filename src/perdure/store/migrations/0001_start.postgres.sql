@@ -17,7 +17,8 @@ CREATE TABLE worker (
   fenced      bigint NOT NULL DEFAULT 0
 );
 
-CREATE TABLE queue (name text COLLATE "C" PRIMARY KEY, paused boolean NOT NULL DEFAULT false);
+-- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
+CREATE TABLE queue (name text COLLATE "C" PRIMARY KEY, paused boolean NOT NULL DEFAULT false, served_ms bigint, seen_ms bigint);
 -- A service that stages need: down or up, since when, why and by whom; probed and ramped if the breaker holds it; and
 -- what the fleet knows of it together. `counted` requests since `counted_ms` are on their way into `nominal_per_s`.
 CREATE TABLE dependency (
@@ -49,7 +50,8 @@ CREATE TABLE retry_metrics (
 );
 CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- A lane is a set of dependencies; a job waits in the lane of its next stage, and claims skip lanes that are down.
-CREATE TABLE lane (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text);
+-- It has been seen up since `open_ms`.
+CREATE TABLE lane (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text, open_ms bigint);
 INSERT INTO lane (name) VALUES ('');
 
 -- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
@@ -90,6 +92,7 @@ CREATE TABLE document (
   error_code    text,
   error_message text,
   error_meta    text,
+  exhausted     boolean NOT NULL DEFAULT false,
   created_ms    bigint NOT NULL,
   finished_ms   bigint,
   PRIMARY KEY (org, id),
@@ -97,6 +100,7 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 ) WITH (fillfactor = 50);  -- its end is written beside it, and touches no index
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX document_exhausted ON document (collection) WHERE exhausted;
 CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
@@ -138,6 +142,9 @@ CREATE TABLE job (
   probe         text COLLATE "C",
   home          text COLLATE "C",
   remote        text,
+  aside_ms      bigint,
+  requeues      int NOT NULL DEFAULT 0,
+  requeued_ms   bigint,
   input         bytea,
   created_ms    bigint NOT NULL,
   finished_ms   bigint,
@@ -304,6 +311,9 @@ CREATE TABLE act (
 );
 CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
+-- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
+-- found (`stuck`, `starved`, `last`).
+CREATE TABLE retry_job (name text COLLATE "C" NOT NULL, label text COLLATE "C" NOT NULL, value bigint NOT NULL, PRIMARY KEY (name, label));
 
 CREATE TABLE blob_head (hash text COLLATE "C" PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);
 CREATE TABLE blob_part (hash text COLLATE "C" NOT NULL, part int NOT NULL, data bytea NOT NULL, PRIMARY KEY (hash, part));

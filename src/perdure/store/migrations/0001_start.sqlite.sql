@@ -11,7 +11,8 @@ CREATE TABLE worker (
   fenced      integer NOT NULL DEFAULT 0
 );
 
-CREATE TABLE queue (name text PRIMARY KEY, paused integer NOT NULL DEFAULT 0);
+-- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
+CREATE TABLE queue (name text PRIMARY KEY, paused integer NOT NULL DEFAULT 0, served_ms integer, seen_ms integer);
 -- A service that stages need: down or up, since when, why and by whom; probed and ramped if the breaker holds it; and
 -- what the fleet knows of it together. `counted` requests since `counted_ms` are on their way into `nominal_per_s`.
 CREATE TABLE dependency (
@@ -43,7 +44,8 @@ CREATE TABLE retry_metrics (
 );
 CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- A lane is a set of dependencies; a job waits in the lane of its next stage, and claims skip lanes that are down.
-CREATE TABLE lane (name text PRIMARY KEY, down_ms integer, reason text);
+-- It has been seen up since `open_ms`.
+CREATE TABLE lane (name text PRIMARY KEY, down_ms integer, reason text, open_ms integer);
 INSERT INTO lane (name) VALUES ('');
 
 -- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
@@ -84,6 +86,7 @@ CREATE TABLE document (
   error_code    text,
   error_message text,
   error_meta    text,
+  exhausted     integer NOT NULL DEFAULT 0,
   created_ms    integer NOT NULL,
   finished_ms   integer,
   PRIMARY KEY (org, id),
@@ -91,6 +94,7 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 );
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX document_exhausted ON document (collection) WHERE exhausted;
 CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
@@ -132,6 +136,9 @@ CREATE TABLE job (
   probe         text,
   home          text,
   remote        text,
+  aside_ms      integer,
+  requeues      integer NOT NULL DEFAULT 0,
+  requeued_ms   integer,
   input         blob,
   created_ms    integer NOT NULL,
   finished_ms   integer,
@@ -303,3 +310,6 @@ CREATE TABLE act (
 );
 CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);
+-- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
+-- found (`stuck`, `starved`, `last`).
+CREATE TABLE retry_job (name text NOT NULL, label text NOT NULL, value integer NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;

@@ -1,0 +1,268 @@
+"""Jobs that do not get on: finding them, making them due again, counting. Steps used by `apply`, and the store's verbs
+for the stuck sweep (`engine/stuck.py`).
+
+A job is past its due time since it was put aside for the first time, or since it was to run. Time in which its queue
+had no worker or its lane was down does not count: `attend` keeps since when a queue is served and a lane is open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perdure.core.clock import Clock
+from perdure.core.frozen import frozen
+from perdure.core.model import Job
+from perdure.core.outcome import Dead
+from perdure.store import entering, rows
+from perdure.store.base import Query, Row, Steps
+from perdure.store.dialect import JOB_COLUMNS, Dialect
+from perdure.store.operations import Settle
+from perdure.store.records import RetryJob
+
+BEAT_MS = 30_000  # a worker that was heard of since lives
+GAP_MS = 120_000  # a queue that nobody was seen to serve for so long was not served
+#: Comes after every job.
+END = ("\U0010ffff", 2**62)
+COLLECTIONS = ("archives", "messages", "chunks", "threads", "documents", "images")
+BY_COLLECTION = (
+    "requeued", "skipped_backoff", "max_retries_exceeded", "stuck", "starved", "failed", "exhausted",
+)  # fmt: skip
+STATUSES = ("success", "partial", "failure")
+
+QUEUE_SERVED = (
+    "UPDATE queue SET served_ms = CASE WHEN paused THEN NULL WHEN seen_ms < $2 THEN $1 "
+    "ELSE coalesce(served_ms, $1) END, seen_ms = $1 WHERE name = $3"
+)
+LANES_CLOSED = "UPDATE lane SET open_ms = NULL WHERE down_ms IS NOT NULL AND open_ms IS NOT NULL"
+LANES_OPENED = "UPDATE lane SET open_ms = $1 WHERE down_ms IS NULL AND open_ms IS NULL"
+SERVED_SINCE = "SELECT queues FROM worker WHERE kind = 'worker' AND beat_ms > $1"
+
+_SINCE = "coalesce(j.aside_ms, CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END)"
+_PAST_DUE = (
+    "FROM job j JOIN document d ON d.org = j.org AND d.id = j.document_id LEFT JOIN queue q ON q.name = j.queue "
+    "LEFT JOIN lane l ON l.name = j.lane "
+    f"WHERE {{page}} AND j.finished_ms IS NULL AND {_SINCE} <= $5 AND coalesce(j.progress_ms, 0) <= $5"
+)
+_KNOWN = "q.name IS NOT NULL AND l.name IS NOT NULL"
+_OPEN = "(l.name IS NULL OR (l.down_ms IS NULL AND l.open_ms <= $5))"
+#: Elsewhere without an answer and without a lease that would end; or here, where workers had every chance and either
+#: put it aside each time or cannot see it: claims join queue and lane.
+STUCK = (
+    f"SELECT {JOB_COLUMNS}, d.collection, j.requeues, j.requeued_ms, "
+    f"CASE WHEN j.state IN ('queued', 'parked') AND NOT ({_KNOWN}) THEN 'lost' ELSE j.state END, "
+    f"{_SINCE}, j.beat_ms, "
+    "EXISTS (SELECT 1 FROM outbox o WHERE o.org = j.org AND o.document_id = j.document_id AND o.token = j.token) "
+    f"{_PAST_DUE} AND ((j.state = 'running' AND j.worker = 0 AND j.lease_until_ms IS NULL AND j.beat_ms <= $5) "
+    f"OR ((q.name IS NULL OR (NOT q.paused AND q.served_ms <= $5 AND q.seen_ms > $6)) AND {_OPEN} AND ("
+    f"j.state = 'waiting' OR (j.state IN ('queued', 'parked') AND (j.aside_ms IS NOT NULL OR NOT ({_KNOWN})))))) "
+    "ORDER BY j.org, j.id"
+)
+#: Those that only wait for a free worker, or for room under a limit.
+STARVED = (
+    f"SELECT d.collection, count(*) {_PAST_DUE} AND {_KNOWN} AND NOT q.paused AND {_OPEN} "
+    "AND j.state IN ('queued', 'parked') AND j.aside_ms IS NULL GROUP BY d.collection"
+)
+#: What was raised keeps its place before all others.
+REQUEUE = (
+    "UPDATE job SET state = 'waiting', run_at_ms = CASE WHEN run_at_ms = 0 THEN 0 ELSE CAST($1 AS bigint) END, "
+    "aside_ms = $5, holds = 0, requeues = requeues + 1, requeued_ms = $1 "
+    "WHERE org = $2 AND id = $3 AND requeues = $4 AND token IS NULL AND finished_ms IS NULL RETURNING id"
+)
+SEIZE = (
+    "UPDATE job SET state = 'running', token = $4, worker = 0, claims = claims + 1, claimed_ms = $1 "
+    "WHERE org = $2 AND id = $3 AND claims = $5 AND token IS NULL AND finished_ms IS NULL"
+)
+COUNT_ADD = (
+    "INSERT INTO retry_job (name, label, value) VALUES ($1, $2, $3) "
+    "ON CONFLICT (name, label) DO UPDATE SET value = retry_job.value + excluded.value"
+)
+FOUND_FORGET = "DELETE FROM retry_job WHERE name IN ('stuck', 'starved', 'last')"
+FOUND_SET = (
+    "INSERT INTO retry_job (name, label, value) VALUES ($1, $2, $3) "
+    "ON CONFLICT (name, label) DO UPDATE SET value = excluded.value"
+)
+COUNTS = "SELECT name, label, value FROM retry_job"
+FAILED = (
+    "SELECT collection, count(*) FROM document WHERE error_code IS NOT NULL AND state = 'dead' GROUP BY 1"
+)
+EXHAUSTED_NOW = "SELECT collection, count(*) FROM document WHERE exhausted GROUP BY 1"
+
+
+@frozen
+class StuckJob:
+    """A job that does not get on since `since_ms`. It is `lost` where it is queued and no claim can see it."""
+
+    job: Job
+    collection: str
+    requeues: int
+    requeued_ms: int | None
+    state: str
+    since_ms: int
+    unpublished: bool = False  # another service is to have it, and was not told yet
+
+
+@frozen
+class Page:
+    """What a part of all jobs has of stuck and of starved ones; `bad` are rows that cannot be read, and why."""
+
+    after: tuple[str, int] | None  # where the next one begins; None: this was the last
+    stuck: list[StuckJob]
+    starved: dict[str, int]
+    bad: list[tuple[int, Exception]]
+
+
+@frozen
+class Run:
+    """A stuck sweep, for its record."""
+
+    status: str
+    duration_ms: int
+    errors: dict[str, int]
+    stuck: dict[str, int]
+    starved: dict[str, int]
+    stuck_since_ms: int | None
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int) -> Steps[None]:
+    """Claim jobs that nobody has under the token they bring, those that still stand as they did."""
+    for job in jobs:
+        yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))
+
+
+def counted(sql: Dialect, settles: Sequence[Settle]) -> Steps[None]:
+    """Count what was requeued, and documents that died because their attempts were used up."""
+    counts = Counter(("requeued", op.requeued) for op in settles if op.requeued is not None)
+    exhausted = [
+        (op.job.org, op.job.document_id)
+        for op in settles
+        if isinstance(op.outcome, Dead) and op.outcome.exhausted and "/" not in op.job.key
+    ]
+    if exhausted:
+        marked = yield Query(sql.DOCUMENT_EXHAUSTED, rows=sorted(exhausted))
+        counts.update(("max_retries_exceeded", row[0]) for row in marked)
+    yield from _add(counts)
+
+
+def _add(counts: Counter[tuple[str, str]]) -> Steps[None]:
+    for (name, label), value in sorted(counts.items()):
+        yield Query(COUNT_ADD, (name, label, value))
+
+
+def _attend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
+    now_ms: int = (yield Query(sql.LANES_LOCK, (clock_ms,)))[0][0]
+    yield Query(LANES_CLOSED)
+    yield Query(LANES_OPENED, (now_ms,))
+    served = {
+        name for (names,) in (yield Query(SERVED_SINCE, (now_ms - BEAT_MS,))) for name in names.split(",")
+    }
+    for queue in sorted(served):
+        yield Query(QUEUE_SERVED, (now_ms, now_ms - GAP_MS, queue))
+    return now_ms
+
+
+def _page(sql: Dialect, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Steps[Page]:
+    end = yield Query(sql.JOBS_END, (*after, size - 1))
+    upto = (end[0][0], end[0][1]) if end else END
+    asked = (*after, *upto, cutoff_ms)
+    found, bad = [], []
+    for row in (yield Query(STUCK.format(page=sql.JOBS_PAGE), (*asked, now_ms - GAP_MS))):
+        try:
+            found.append(_stuck(row))
+        except Exception as error:  # whatever it is that somebody else wrote there
+            bad.append((row[0], error))
+    starved: dict[str, int] = dict((yield Query(STARVED.format(page=sql.JOBS_PAGE), asked)))
+    return Page(upto if end else None, found, starved, bad)
+
+
+def _stuck(row: Row) -> StuckJob:
+    collection, requeues, requeued_ms, state, since_ms, beat_ms, unpublished = row[rows.JOB_WIDTH :]
+    job = rows.job(row[: rows.JOB_WIDTH])
+    since_ms = max(since_ms, job.progress_ms or 0, (beat_ms or 0) if state == "running" else 0)
+    return StuckJob(job, collection, requeues, requeued_ms, state, since_ms, bool(unpublished))
+
+
+def _requeue(
+    sql: Dialect, clock_ms: int | None, stuck: Sequence[StuckJob], skipped: Counter[str]
+) -> Steps[list[StuckJob]]:
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    yield from entering.declare(sql, [s.job.queue for s in stuck], [s.job.lane for s in stuck])
+    taken = []
+    for one in sorted(stuck, key=lambda s: s.job.id):
+        job = one.job
+        if (yield Query(REQUEUE, (now_ms, job.org, job.id, one.requeues, one.since_ms))):
+            taken.append(one)
+    counts = Counter(("requeued", one.collection) for one in taken)
+    counts.update({("skipped_backoff", collection): n for collection, n in skipped.items()})
+    yield from _add(counts)
+    return taken
+
+
+def _record(sql: Dialect, clock_ms: int | None, run: Run) -> Steps[None]:
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    yield Query(FOUND_FORGET)
+    found = {"ran_ms": now_ms, "duration_ms": run.duration_ms}
+    if run.stuck_since_ms is not None:
+        found["stuck_since_ms"] = run.stuck_since_ms
+    for name, part in {"stuck": run.stuck, "starved": run.starved, "last": found}.items():
+        for label, value in sorted(part.items()):
+            yield Query(FOUND_SET, (name, label, value))
+    counts = Counter({("errors", kind): n for kind, n in run.errors.items()})
+    counts["runs", run.status] += 1
+    yield from _add(counts)
+
+
+# --- verbs -----------------------------------------------------------------------------------
+
+
+class StuckJobs:
+    """See `perdure.store.base.Store` for what each verb promises."""
+
+    sql: Any
+    clock: Clock
+    _write: Callable[..., Any]
+    _read: Callable[..., Any]
+
+    async def attend(self) -> int:
+        clock_ms = self.clock.now_ms()
+        return int(await self._write(lambda: _attend(self.sql, clock_ms)))
+
+    async def stuck(self, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Page:
+        found: Page = await self._read(lambda: _page(self.sql, after, size, cutoff_ms, now_ms))
+        return found
+
+    async def requeue_stuck(self, stuck: Sequence[StuckJob], skipped: Counter[str]) -> list[StuckJob]:
+        clock_ms = self.clock.now_ms()
+        taken: list[StuckJob] = await self._write(lambda: _requeue(self.sql, clock_ms, stuck, skipped))
+        return taken
+
+    async def record_run(self, run: Run) -> None:
+        clock_ms = self.clock.now_ms()
+        await self._write(lambda: _record(self.sql, clock_ms, run))
+
+    async def retry_job(self) -> RetryJob:
+        def steps() -> Steps[RetryJob]:
+            known: dict[str, dict[str, int]] = {}
+            for name, label, value in (yield Query(COUNTS)):
+                known.setdefault(name, {})[label] = value
+            known["failed"] = dict((yield Query(FAILED)))
+            known["exhausted"] = dict((yield Query(EXHAUSTED_NOW)))
+            by_collection = {name: _every(COLLECTIONS, known.get(name, {})) for name in BY_COLLECTION}
+            last = known.get("last", {})
+            return RetryJob(
+                **by_collection, runs=_every(STATUSES, known.get("runs", {})), errors=known.get("errors", {}),
+                stuck_since_ms=last.get("stuck_since_ms"), ran_ms=last.get("ran_ms"),
+                duration_ms=last.get("duration_ms"),
+            )  # fmt: skip
+
+        told: RetryJob = await self._read(steps)
+        return told
+
+
+def _every(labels: Sequence[str], known: dict[str, int]) -> dict[str, int]:
+    """With 0 for those that nothing was counted of yet."""
+    return dict.fromkeys(labels, 0) | known
