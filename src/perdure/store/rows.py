@@ -107,7 +107,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             raise AssertionError("what is finished is written by the dialect's `finish`")
         case Dead(charged=charged, crashes=crashes):
             state = State.DEAD
-            attempts -= not charged and not op.seized
+            attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
         case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted):
@@ -205,6 +205,7 @@ def attempt(op: Settle, now_ms: int) -> Row:
     """The history of a claim, written once."""
     j, failure = op.job, _failure(op)
     name, charged, delay_ms, why = _told(op)
+    charged = charged and not op.seized  # it did not run
     stage = failure.stage if failure else op.save.ran if op.save else op.stage
     if failure is not None and failure.place is not None:
         why = f"{why}; raised at {failure.place}"

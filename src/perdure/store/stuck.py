@@ -84,9 +84,7 @@ FOUND_SET = (
     "ON CONFLICT (name, label) DO UPDATE SET value = excluded.value"
 )
 COUNTS = "SELECT name, label, value FROM retry_job"
-FAILED = (
-    "SELECT collection, count(*) FROM document WHERE error_code IS NOT NULL AND state = 'dead' GROUP BY 1"
-)
+FAILED = "SELECT collection, count(*) FROM dead GROUP BY 1"
 EXHAUSTED_NOW = "SELECT collection, count(*) FROM document WHERE exhausted GROUP BY 1"
 
 
