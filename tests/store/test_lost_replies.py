@@ -12,7 +12,7 @@ from perdure.core.model import Policy
 from perdure.core.token import new_token
 from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.store.base import Steps
-from perdure.store.operations import Added, Cancel, Claim, EmittedRow, NewJob, Promote, Raise, Requeue
+from perdure.store.operations import Added, Cancel, Claim, EmittedRow, NewJob, Once, Promote, Raise, Requeue
 from tests.store.making import (
     DONE,
     ORG,
@@ -265,3 +265,14 @@ async def test_a_cancel_in_doubt_is_not_called_done_when_it_was_refused(world: W
 
     assert (await world.store.cancel(Cancel(ORG, id_))).startswith("refused")
     assert (await world.status(id_)).state == "done"
+
+
+async def test_a_key_answers_although_its_reply_was_lost(world: World) -> None:
+    await world.add(document())
+    break_writes(world, [reply_lost])
+    asked, once = document(), Once(ORG, "k", "hash")
+
+    first = await world.store.add_once(once, [asked])
+
+    assert first.added == [Added(asked.id, "added")]
+    assert (await world.store.add_once(once, [document()])).added == first.added

@@ -30,6 +30,7 @@ class Retention:
     every_s: float = 60.0
     calls_age_ms: int = 30 * DAY_MS
     feed_age_ms: int = 7 * DAY_MS
+    once_age_ms: int = DAY_MS
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Sweeper:
                 await self._prune(swept)
                 await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
                 await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
+                await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
             except Exception as error:
                 swept.failed.append(f"prune: {type(error).__name__}: {error}")
         return swept

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, indexing, outbox, rows, stuck
+from perdure.store import entering, feed, indexing, once, outbox, rows, stuck
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
@@ -23,6 +23,7 @@ from perdure.store.operations import (
     Claim,
     HandOver,
     NewDocument,
+    Once,
     Operation,
     Promote,
     Raise,
@@ -193,8 +194,19 @@ class Flush:
     # --- new documents ---------------------------------------------------------------------------
 
     def add(self, adds: Sequence[tuple[int, Add]], answers: list[Any]) -> Steps[None]:
-        if not adds:
-            return
+        """What is asked for under a key that was used before is answered as it was then."""
+        new, repeated = yield from once.begin(adds, self.now_ms)
+        if new:
+            yield from self._add(new, answers)
+        for n, op in new:
+            if op.once is not None:
+                yield once.end(op.once, answers[n])
+                answers[n] = once.Answer(answers[n], False)
+        for n, op in repeated:
+            if op.once is not None:
+                answers[n] = yield from once.again(op.once)
+
+    def _add(self, adds: Sequence[tuple[int, Add]], answers: list[Any]) -> Steps[None]:
         documents = [d for _, op in adds for d in op.documents]
         added = yield from self.insert(documents)
         others = [d for d in documents if (d.org, d.id) not in added]
@@ -348,6 +360,8 @@ def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
             case Settle(job=job):
                 key = (job.org, job.document_id, job.key, job.generation, job.token, *rows.ending(op))
                 answers.append(bool((yield Query(sql.SETTLED_AGAIN, key))))
+            case Add(once=Once() as key):
+                answers.append((yield from once.again(key, False)))
             case Add(documents=documents):
                 answers.append((yield from _added_again(sql, documents)))
             case Requeue() | Cancel() | Raise():

@@ -509,10 +509,6 @@ class Dialect(ABC):
         "AND NOT EXISTS (SELECT 1 FROM outbox e WHERE e.org = o.org AND e.document_id = o.document_id "
         "AND e.id < o.id) ORDER BY o.due_ms, o.id LIMIT $2"
     )
-    FEED_FORGET = (
-        "DELETE FROM feed WHERE number IN (SELECT number FROM feed WHERE at_ms < $1 ORDER BY at_ms LIMIT $2) "
-        "RETURNING number"
-    )
     OUTBOX_LATE = "SELECT coalesce(CAST($1 AS bigint), perdure_now()) - min(due_ms) FROM outbox"
     OUTBOX_FAILED = "UPDATE outbox SET tries = tries + 1, due_ms = $2, error = $3 WHERE id = $1"
     OUTBOX_AWAY = "UPDATE outbox SET error = $1 WHERE id = (SELECT min(id) FROM outbox)"

@@ -29,6 +29,10 @@ NAMES = tuple(
 )
 NEW_FEED = {"org": "text", "at_ms": "bigint", "name": "text", "document_id": "text", "data": "text"}
 START = "0-0"
+FORGET = (
+    "DELETE FROM feed WHERE number IN (SELECT number FROM feed WHERE at_ms < $1 ORDER BY at_ms LIMIT $2) "
+    "RETURNING number"
+)
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
@@ -106,7 +110,7 @@ class Feed:
 
         def steps() -> Steps[int]:
             now = (yield Query(self.sql.NOW, (now_ms,)))[0][0]
-            return len((yield Query(self.sql.FEED_FORGET, (now - age_ms, limit))))
+            return len((yield Query(FORGET, (now - age_ms, limit))))
 
         forgotten: int = await self._write(steps)
         return forgotten

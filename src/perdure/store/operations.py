@@ -118,10 +118,20 @@ class ChunkSet:
 
 
 @frozen
+class Once:
+    """A key under which something is asked for, and a hash of what that is."""
+
+    org: str
+    key: str
+    request: str
+
+
+@frozen
 class Add:
-    """Write documents with their jobs. Answer: a list of `Added`."""
+    """Write documents with their jobs. Answer: a list of `Added`; under a key an `once.Answer`."""
 
     documents: tuple[NewDocument, ...]
+    once: Once | None = None
 
 
 @frozen

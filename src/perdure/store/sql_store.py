@@ -19,6 +19,8 @@ from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
+from perdure.store.keys import Keys
+from perdure.store.once import Onces
 from perdure.store.operations import (
     Add,
     Added,
@@ -46,7 +48,15 @@ T = TypeVar("T")
 WAKE_S = 0.005
 
 
-class SqlStore(DeadLetters, Archive, Outbox, Feed, StuckJobs):
+class SqlStore(
+    DeadLetters,
+    Archive,
+    Outbox,
+    Feed,
+    StuckJobs,
+    Onces,
+    Keys,
+):
     """See `perdure.store.base.Store` for what each verb promises."""
 
     def __init__(self, driver: Driver, dialect_name: str, clock: Clock | None = None) -> None:

@@ -195,6 +195,20 @@ CREATE TABLE feed (
 CREATE INDEX feed_org ON feed (org, change, number);
 CREATE INDEX feed_at ON feed (at_ms);
 
+-- Who may use the HTTP API, as whom and for what; `secret` is a hash of it.
+CREATE TABLE api_key (
+  id text COLLATE "C" PRIMARY KEY, org text COLLATE "C" NOT NULL, name text NOT NULL, secret text NOT NULL, scopes text NOT NULL,
+  created_ms bigint NOT NULL, revoked_ms bigint, used_ms bigint
+);
+
+-- Keys under which somebody asked for something: a hash of what, and what was answered. Written with what it asked for.
+CREATE TABLE once (
+  org text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, request text NOT NULL, answer text NOT NULL DEFAULT '[]',
+  at_ms bigint NOT NULL,
+  PRIMARY KEY (org, key)
+);
+CREATE INDEX once_at ON once (at_ms);
+
 -- Written once, when the claim has ended.
 CREATE TABLE attempt (
   org           text COLLATE "C" NOT NULL,

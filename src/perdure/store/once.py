@@ -1,0 +1,115 @@
+"""What is asked for twice under one key is done once: the key is kept in the transaction of what it asked for, with the
+answer, so that neither a crash nor fifty at a time do it again. Steps used by `apply`, and the store's verbs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perdure.core.frozen import frozen
+from perdure.errors import InputInvalid
+from perdure.store.base import Query, Steps
+from perdure.store.operations import Add, Added, NewDocument, Once
+
+Numbered = tuple[int, Add]
+
+ADD = (
+    "INSERT INTO once (org, key, request, at_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING key"
+)
+SET = "UPDATE once SET answer = $3 WHERE org = $1 AND key = $2"
+GET = "SELECT request, answer FROM once WHERE org = $1 AND key = $2"
+FORGET = (
+    "DELETE FROM once WHERE (org, key) IN (SELECT org, key FROM once WHERE at_ms < $1 ORDER BY at_ms LIMIT $2) "
+    "RETURNING key"
+)
+
+
+@frozen
+class Answer:
+    """What an add under a key came to: None where the key was used for something else."""
+
+    added: list[Added] | None
+    repeated: bool  # it was done before, and this is what was answered then
+
+
+class KeyReused(InputInvalid):
+    """The idempotency key was used for another request."""
+
+    code = "idempotency_key_reused"
+
+
+def begin(adds: Sequence[Numbered], now_ms: int) -> Steps[tuple[list[Numbered], list[Numbered]]]:
+    """Those that are to be done now, and those that were asked for before, perhaps in this very flush."""
+    first: dict[tuple[str, str], int] = {}
+    for n, op in adds:
+        if op.once is not None:
+            first.setdefault((op.once.org, op.once.key), n)
+    if not first:
+        return list(adds), []
+    keyed = sorted(
+        ((op.once, n) for n, op in adds if op.once and first[op.once.org, op.once.key] == n), key=_by_key
+    )
+    fresh: set[int] = set()
+    for once, n in keyed:
+        if (yield Query(ADD, (once.org, once.key, once.request, now_ms))):
+            fresh.add(n)
+    new = [(n, op) for n, op in adds if op.once is None or n in fresh]
+    return new, [(n, op) for n, op in adds if op.once is not None and n not in fresh]
+
+
+def _by_key(keyed: tuple[Once, int]) -> tuple[str, str]:
+    return keyed[0].org, keyed[0].key
+
+
+def end(once: Once, added: Sequence[Added]) -> Query:
+    """Keep what was answered."""
+    return Query(SET, (once.org, once.key, json.dumps([(a.id, a.answer) for a in added])))
+
+
+def again(once: Once, repeated: bool = True) -> Steps[Answer]:
+    """What was answered under this key."""
+    request, answer = (yield Query(GET, (once.org, once.key)))[0]
+    if request != once.request:
+        return Answer(None, True)
+    return Answer([Added(*one) for one in json.loads(answer)], repeated)
+
+
+class Onces:
+    """The store's verbs about keys that are used once."""
+
+    sql: Any
+    clock: Any
+    flusher: Any
+    _write: Callable[[Callable[[], Steps[Any]]], Any]
+    wake_soon: Callable[[], None]
+
+    async def add_once(self, once: Once, documents: Sequence[NewDocument]) -> Answer:
+        """Add the documents unless that was asked for before; KeyReused where something else was."""
+        answer: Answer = await self.flusher.submit(Add(tuple(documents), once))
+        if answer.added is None:
+            raise KeyReused(
+                f"the idempotency key {once.key!r} was used for another request; use a new key for each request"
+            )
+        if not answer.repeated:
+            self.wake_soon()
+        return answer
+
+    async def answer_once(self, once: Once, added: Sequence[Added]) -> None:
+        """Keep another answer: what was added turned out to be more than that."""
+
+        def steps() -> Steps[None]:
+            yield end(once, added)
+
+        await self._write(steps)
+
+    async def forget_onces(self, age_ms: int, limit: int) -> int:
+        """Delete keys that were used longer ago; how many."""
+        now_ms = self.clock.now_ms()
+
+        def steps() -> Steps[int]:
+            now = (yield Query(self.sql.NOW, (now_ms,)))[0][0]
+            return len((yield Query(FORGET, (now - age_ms, limit))))
+
+        forgotten: int = await self._write(steps)
+        return forgotten
