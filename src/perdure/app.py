@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -28,7 +29,7 @@ from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
-from perdure.store.records import Attempt, DependencyRecord, Hit, Kpi, Status
+from perdure.store.records import Act, Attempt, DependencyRecord, Hit, Kpi, LimitRecord, Status
 
 T = TypeVar("T")
 __all__ = ["AsyncPerdure", "Perdure", "Summary"]
@@ -182,15 +183,17 @@ class Perdure:
     # --- operators -------------------------------------------------------------------------------
 
     def requeue(
-        self, document_id: str, *, from_stage: str | None = None, only: bool = False, reason: str = "",
-        org: str | None = None,
+        self, document_id: str, *, from_stage: str | None = None, only: bool = False, at: datetime | None = None,
+        delay_s: float = 0.0, reason: str = "", who: str | None = None, org: str | None = None,
     ) -> str:  # fmt: skip
         """Start a new generation of a finished document: `requeued`, or `refused: why`.
 
         What earlier generations saved is taken up, except from `from_stage` on; with `only`, except that stage: those
-        after it run again where what they read has changed.
+        after it run again where what they read has changed. It waits until `at`, or for `delay_s`.
         """
-        asked = self.service.requeue(document_id, from_stage=from_stage, only=only, reason=reason, org=org)
+        asked = self.service.requeue(
+            document_id, from_stage=from_stage, only=only, at=at, delay_s=delay_s, reason=reason, who=who, org=org
+        )  # fmt: skip
         return self._call(asked)
 
     def rerun(self, **options: Unpack[RerunOptions]) -> Rerun:
@@ -200,29 +203,39 @@ class Perdure:
         """
         return self._call(self.service.rerun(**options))
 
-    def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
+    def cancel(
+        self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:
         """End a document now; a worker that runs it is fenced: `cancelled`, or `refused: why`."""
-        return self._call(self.service.cancel(document_id, reason=reason, org=org))
+        return self._call(self.service.cancel(document_id, reason=reason, who=who, org=org))
 
-    def raise_(self, document_id: str, *, org: str | None = None) -> str:
+    def raise_(
+        self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:
         """Put a document before all others: `raised`, or `refused: why`."""
-        return self._call(self.service.raise_(document_id, org=org))
+        return self._call(self.service.raise_(document_id, reason=reason, who=who, org=org))
 
-    def pause(self, queue: str) -> None:
+    def priority(
+        self, document_id: str, priority: int, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:  # fmt: skip
+        """Give a document that waits for its turn another priority (-100 to 100): `changed`, or `refused: why`."""
+        return self._call(self.service.priority(document_id, priority, reason=reason, who=who, org=org))
+
+    def pause(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
         """Claim nothing more from the queue, in any worker."""
-        self._call(self.service.pause(queue))
+        self._call(self.service.pause(queue, reason=reason, who=who))
 
-    def resume(self, queue: str) -> None:
+    def resume(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
         """Claim from the queue again."""
-        self._call(self.service.resume(queue))
+        self._call(self.service.resume(queue, reason=reason, who=who))
 
-    def hold(self, dependency: str, reason: str = "held by hand") -> None:
+    def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
         """Hold every document whose next stage needs the dependency."""
-        self._call(self.service.hold(dependency, reason))
+        self._call(self.service.hold(dependency, reason, who=who))
 
-    def release(self, dependency: str) -> None:
+    def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
         """Let held documents go on."""
-        self._call(self.service.release(dependency))
+        self._call(self.service.release(dependency, reason, who=who))
 
     def dependencies(self) -> list[DependencyRecord]:
         """Every service that stages need or call: up, down or ramping, since when, why, and how many wait for it."""
@@ -232,13 +245,31 @@ class Perdure:
         """How calls to each service went in the last hours: operations, retries, failures, added latency."""
         return self._call(self.service.kpis(hours))
 
-    def limit(self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None) -> None:
+    def limit(
+        self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
+        who: str | None = None,
+    ) -> None:  # fmt: skip
         """Bound how many documents with this concurrency key run at once, and how many start per second."""
-        self._call(self.service.limit(key, concurrency=concurrency, rate_per_s=rate_per_s))
+        asked = self.service.limit(
+            key, concurrency=concurrency, rate_per_s=rate_per_s, reason=reason, who=who
+        )
+        self._call(asked)
 
-    def weigh(self, org: str, weight: float) -> None:
+    def limits(self, key: str | None = None) -> list[LimitRecord]:
+        """What bounds each concurrency key, how many are let in, and how many wait for room."""
+        return self._call(self.service.limits(key))
+
+    def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
-        self._call(self.service.weigh(org, weight))
+        self._call(self.service.weigh(org, weight, reason=reason, who=who))
+
+    def acts(
+        self, *, who: str | None = None, verb: str | None = None, target: str | None = None,
+        since: datetime | None = None, after: int | None = None, limit: int = 100,
+    ) -> list[Act]:  # fmt: skip
+        """What operators did, newest first; `after` takes the id of the last act of the page before."""
+        asked = self.service.acts(who=who, verb=verb, target=target, since=since, after=after, limit=limit)
+        return self._call(asked)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Be told of every event in this process, until what this returns is called."""

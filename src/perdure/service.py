@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,26 +20,25 @@ from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
 from perdure.engine.isolate import Nursery
-from perdure.engine.pipeline import AnyStage, Pipeline
-from perdure.engine.result import NAME, NAME_RULE
+from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
 from perdure.errors import (
-    DocumentUnknown,
     InputInvalid,
     Permanent,
     PipelineInvalid,
-    PipelineUnknown,
     SettingInvalid,
     StageUnknown,
     UsageError,
 )
+from perdure.operate.acts import Acting
+from perdure.operate.desk import stage_of
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
 from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
-from perdure.store.operations import Added, Cancel, NewDocument, Raise, Requeue
+from perdure.store.operations import Added, NewDocument, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
 from perdure.store.text import checked
 
@@ -72,7 +70,7 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(Working):
+class AsyncPerdure(Acting, Working):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(
@@ -195,7 +193,7 @@ class AsyncPerdure(Working):
         first = f"{new.job.stage}{ONLY}" if same else None
         content = None if same else replace(new, name=new.name or known.name)
         answer = await self.store.requeue(
-            Requeue(new.org, added.id, new.job, first, _who(), "added again", content)
+            Requeue(new.org, added.id, new.job, first, self._who(), "added again", content)
         )
         if answer != "requeued":
             return added
@@ -218,20 +216,6 @@ class AsyncPerdure(Working):
         except Permanent as refused:
             raise InputInvalid(str(refused), code=refused.code) from None
 
-    def _pipeline(self, pipeline: Pipeline | str) -> Pipeline:
-        name = pipeline.name if isinstance(pipeline, Pipeline) else pipeline
-        found = self.pipelines.get(name)
-        if found is None:
-            known = ", ".join(sorted(p for p in self.pipelines if "." not in p)) or "none"
-            raise PipelineUnknown(f"no pipeline {name!r} is registered with this app (it has {known})")
-        return found
-
-    async def status(self, document_id: str, org: str | None = None) -> Status:
-        found = await self.store.status(await self._org(document_id, org), document_id)
-        if found is None:
-            raise DocumentUnknown(f"there is no document {document_id}; check the id")
-        return found
-
     async def documents(
         self, *, state: str | None = None, org: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[Status]:
@@ -251,7 +235,7 @@ class AsyncPerdure(Working):
     ) -> Any:
         status = await self.status(document_id, org)
         found = self._pipeline(pipeline or status.pipeline)
-        defined = _stage(found, stage)
+        defined = stage_of(found, stage)
         saves = [
             save
             for save in await self.store.saves(status.org, document_id, found.name)
@@ -303,11 +287,6 @@ class AsyncPerdure(Working):
             log.warning("the query could not be embedded and is searched by its words alone: %r", error)
             return None
 
-    async def _org(self, document_id: str, org: str | None) -> str:
-        """The document's organisation; where the caller names one it must be that."""
-        found = org or await self.store.find(document_id) or ORG_DEFAULT
-        return found
-
     # --- other services --------------------------------------------------------------------------
 
     async def remote_finish(
@@ -348,41 +327,20 @@ class AsyncPerdure(Working):
 
     # --- operators -------------------------------------------------------------------------------
 
-    async def requeue(
-        self, document_id: str, *, from_stage: str | None = None, only: bool = False, reason: str = "",
-        org: str | None = None,
-    ) -> str:  # fmt: skip
-        status = await self.status(document_id, org)
-        pipeline = self._pipeline(status.pipeline)
-        if from_stage is not None:
-            _stage(pipeline, from_stage)
-        fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
-        return await self._requeue(status.org, document_id, pipeline, fresh, checked(reason, "the reason"))
-
-    async def _requeue(
-        self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str
-    ) -> str:
-        with using(self.given):
-            job = intake.first_job(pipeline)
-        document = await self.store.document(org, document_id)
-        if document is not None:
-            key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
-            job = replace(job, limit_key=key, limit_each=each)
-        return await self.store.requeue(Requeue(org, document_id, job, fresh, _who(), reason))
-
     async def rerun(self, **options: Unpack[RerunOptions]) -> Rerun:
         return [found async for found in self.rerunning(**options)][-1]
 
     async def rerunning(self, **options: Unpack[RerunOptions]) -> AsyncIterator[Rerun]:
         """`rerun` page by page, for whoever shows how far it is or wants to stop it."""
         pipeline = self._pipeline(options["pipeline"])
-        stage, conditions = _stage(pipeline, options["from_stage"]), Conditions(options["where"])
-        reason, limit = checked(options.get("reason", ""), "the reason"), options.get("limit")
+        stage, conditions = stage_of(pipeline, options["from_stage"]), Conditions(options["where"])
+        reason, limit, who = options.get("reason", ""), options.get("limit"), self._who(options.get("who"))
+        checked(reason, "the reason")
         if limit is not None and limit < 1:
             raise InputInvalid(f"limit must be at least 1, not {limit}")
 
         async def again(one: Checkpoint) -> str:
-            return await self._requeue(one.org, one.document_id, pipeline, stage.name, reason)
+            return await self._requeue(one.org, one.document_id, pipeline, stage.name, reason, who)
 
         found = Rerun()
         act = None if options.get("dry_run") else again
@@ -391,63 +349,14 @@ class AsyncPerdure(Working):
         if "model" in conditions.saved and not found.found and not found.running:
             raise no_such_model(conditions.saved["model"], pipeline, stage, found.models)
 
-    async def cancel(self, document_id: str, *, reason: str = "", org: str | None = None) -> str:
-        why = checked(reason, "the reason")
-        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, _who(), why))
-
-    async def raise_(self, document_id: str, *, org: str | None = None) -> str:
-        return await self.store.raise_(Raise(await self._org(document_id, org), document_id, _who()))
-
-    async def pause(self, queue: str) -> None:
-        await self.store.pause(await self._queue(queue), True, _who())
-
-    async def resume(self, queue: str) -> None:
-        await self.store.pause(await self._queue(queue), False, _who())
-
-    async def _queue(self, name: str) -> str:
-        known = sorted(queue.name for queue in await self.store.queues())
-        if name not in known:
-            raise InputInvalid(
-                f"there is no queue {name!r} (there are {', '.join(known)})", code="queue_unknown"
-            )
-        return name
-
-    async def hold(self, dependency: str, reason: str = "held by hand") -> None:
-        await self.store.hold(_dependency(dependency), checked(reason, "the reason"), _who())
-
-    async def release(self, dependency: str) -> None:
-        await self.store.release(_dependency(dependency), _who())
-
     async def dependencies(self) -> list[DependencyRecord]:
         return await self.store.dependencies()
 
     async def kpis(self, hours: float = 24) -> list[Kpi]:
         return await self.store.kpis(await self.store.now_ms() - int(hours * 3_600_000))
 
-    async def limit(
-        self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None
-    ) -> None:
-        await self.store.limit(checked(key, "the key"), concurrency, rate_per_s)
-
-    async def weigh(self, org: str, weight: float) -> None:
-        await self.store.weigh(checked(org, "the organisation"), weight)
-
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)
-
-
-def _stage(pipeline: Pipeline, name: str) -> AnyStage:
-    found = pipeline.at(name)
-    if found is None:
-        known = ", ".join(s.name for s in pipeline.stages)
-        raise StageUnknown(f"pipeline {pipeline.name} has no stage {name!r} (it has {known})")
-    return found
-
-
-def _dependency(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise InputInvalid(f"a dependency is called as stages name it in `needs`: {NAME_RULE}, not {name!r}")
-    return name
 
 
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
@@ -472,10 +381,3 @@ def _with_follow_ups(pipelines: Iterable[Pipeline]) -> list[Pipeline]:
     for pipeline in named:
         along += (each for each in _with_follow_ups(pipeline.then) if each not in along and each not in named)
     return named + along
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

@@ -31,6 +31,11 @@ class Settings(BaseSettings):
             raise SettingInvalid("; ".join(wrong)) from None
 
     store: str = Field(default="sqlite:///perdure.db", description="Address of the store.")
+    operator: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Who acts, in the trail of acts; by default the user's name.",
+    )
     direct_url: str | None = Field(
         default=None,
         description="Unpooled address of PostgreSQL, for locks and wake-ups, where `store` is a pooler's.",

@@ -68,7 +68,7 @@ def test_hold_and_release_by_hand(store_url: str) -> None:
     with Perdure(store_url, pipelines=[parcels]) as app:
         id_ = app.add(text="a", pipeline=parcels).id
         held = succeeded("hold", "scales", "--reason", "broken", "--store", store_url)
-        assert held == "scales is held; 1 documents wait for it\n"
+        assert held == "scales is held; 1 document waits for it\n"
         assert (app.status(id_).state, app.dependencies()[0].reason) == ("held", "broken")
         assert succeeded("release", "scales", "--store", store_url) == "scales is released\n"
         assert app.status(id_).state == "queued"

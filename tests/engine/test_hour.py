@@ -103,4 +103,4 @@ def test_an_hour_without_a_service_costs_nothing_and_its_return_is_no_stampede(s
         assert max(service.requests.values()) <= 1.3 * USUAL_PER_S
         assert [d.state for d in app.dependencies()] == ["up"]
         acts = app._call(app.service.store.acts())
-        assert [(who, verb) for _, who, verb, *_ in acts] == [("breaker", "release"), ("breaker", "hold")]
+        assert [(act.who, act.verb) for act in acts] == [("breaker", "release"), ("breaker", "hold")]

@@ -80,7 +80,7 @@ def test_documents_are_embedded_anew_without_being_read_anew(
             }
             assert app.status(id_).generation == 2
         acts = app._call(app.service.store.acts())
-        assert sorted((act[2], act[4], act[5]) for act in acts) == sorted(
+        assert sorted((act.verb, act.target, act.reason) for act in acts) == sorted(
             ("requeue", id_, "better vectors") for id_ in ids
         )
 

@@ -258,7 +258,7 @@ async def test_a_ramp_follows_its_rate_and_ends_when_nobody_waits(world: World) 
     assert max(gone) <= 25
     assert sum(gone) == 100
     assert (await dependency(world))["ramp_per_s"] is None
-    assert [act[1:4] for act in await world.store.acts()] == [
+    assert [(act.who, act.verb, act.org) for act in await world.store.acts()] == [
         (BREAKER, "release", None), (BREAKER, "hold", None),
     ]  # fmt: skip
 
@@ -330,7 +330,7 @@ async def test_a_hold_of_the_breaker_leaves_what_is_there(world: World) -> None:
     await world.store.hold("mail", "its breaker", BREAKER)
     row = await dependency(world, "mail")
     assert (row["held_by"], row["reason"]) == ("ann", "maintenance")
-    assert [act[1] for act in await world.store.acts()] == ["ann", BREAKER]
+    assert [act.who for act in await world.store.acts()] == ["ann", BREAKER]
 
 
 async def test_an_operator_takes_a_hold_over_and_lent_documents_are_held_again(world: World) -> None:

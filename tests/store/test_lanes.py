@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import astuple
 
 import asyncpg
 import pytest
@@ -37,7 +38,7 @@ async def test_a_held_lane_hands_out_nothing_and_the_others_go_on(world: World) 
 
     assert await down(world) == {}
     assert await world.names_in_turn(2) == ["held"]
-    assert [act[1:] for act in await world.store.acts()] == [
+    assert [astuple(act)[2:] for act in await world.store.acts()] == [
         ("breaker", "release", None, "ocr", ""), ("breaker", "hold", None, "ocr", "503 for a minute"),
     ]  # fmt: skip
 

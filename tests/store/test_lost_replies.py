@@ -242,7 +242,7 @@ async def test_an_operators_verb_is_tried_again_while_the_store_is_busy(world: W
 
     await world.store.pause(QUEUE, True, by="ann")
 
-    assert [act[1:3] for act in await world.store.acts()] == [("ann", "pause")]
+    assert [(act.who, act.verb) for act in await world.store.acts()] == [("ann", "pause")]
 
 
 async def test_busy_for_longer_than_our_patience_is_told(world: World) -> None:

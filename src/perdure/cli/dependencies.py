@@ -11,7 +11,6 @@ Every key is always there; times are milliseconds since 1970 in the store's own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
@@ -19,9 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.opened import opened
 from perdure.cli.words import since, span, until
-from perdure.service import AsyncPerdure
 from perdure.store.sql_store import SqlStore
 
 Facts = dict[str, Any]
@@ -78,19 +75,6 @@ def show_dependencies(facts: Facts, console: Console | None = None) -> None:
             table.add_row(k["api_name"], str(k["operations"]), *marked)
         out.print()
         out.print(table)
-
-
-def operate(
-    address: str | None, act: Callable[[AsyncPerdure], Coroutine[Any, Any, None]], name: str, done: str
-) -> str:
-    """Do something to a dependency; what to tell."""
-
-    async def run(app: AsyncPerdure) -> int:
-        await act(app)
-        return next((d.held for d in await app.dependencies() if d.name == name), 0)
-
-    held = opened(address, run)
-    return f"{name} is {done}" + (f"; {held} documents wait for it" if held else "")
 
 
 def _style(name: str, value: float | None) -> str:

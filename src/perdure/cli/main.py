@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.cli import operator
+from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
 from perdure.cli.simulate import simulate
 
 if TYPE_CHECKING:
@@ -18,17 +20,6 @@ app = typer.Typer(
     name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", help="Address of the store; by default PERDURE_STORE or sqlite:///perdure.db."),
-]
-
-
-AppOption = Annotated[
-    str, typer.Option("--app", metavar="MODULE:APP", help="An app of your own, with --pipeline.")
-]
-PipelineOption = Annotated[str, typer.Option(help="Its pipeline.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -59,10 +50,7 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
-BUILTIN = "perdure.cli.builtin:app"
-
-
-def _service(target: str, store: str | None) -> AsyncPerdure:
+def service(target: str, store: str | None) -> AsyncPerdure:
     """The app that is meant, over the store that is meant."""
     from perdure.cli.target import load_app
 
@@ -107,7 +95,7 @@ def add(
 
     options: AddOptions = {"org": org} if collection is None else {"org": org, "collection": collection}
     asked = Asked(pipeline, what or [], options, text, name, json, watch, work, replace)
-    raise typer.Exit(run(_service(target, store), asked))
+    raise typer.Exit(run(service(target, store), asked))
 
 
 @app.command()
@@ -216,30 +204,7 @@ def rerun(
         pipeline=pipeline, from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
         reason=reason,
     )  # fmt: skip
-    raise typer.Exit(run(_service(target, store), options, json))
-
-
-@app.command()
-def hold(
-    dependency: Annotated[str, typer.Argument(help="The dependency, as stages name it in `needs`.")],
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "held by hand",
-    store: StoreOption = None,
-) -> None:
-    """Hold the documents that need a dependency; it is not probed until somebody releases it."""
-    from perdure.cli.dependencies import operate
-
-    print(operate(store, lambda app: app.hold(dependency, reason), dependency, "held"))
-
-
-@app.command()
-def release(
-    dependency: Annotated[str, typer.Argument(help="The dependency, as stages name it in `needs`.")],
-    store: StoreOption = None,
-) -> None:
-    """Let the documents that wait for a dependency go on, at once."""
-    from perdure.cli.dependencies import operate
-
-    print(operate(store, lambda app: app.release(dependency), dependency, "released"))
+    raise typer.Exit(run(service(target, store), options, json))
 
 
 @app.command()
@@ -276,7 +241,8 @@ def bench(
     asyncio.run(run(store or ["sqlite", "postgres"], quick, json))
 
 
-app.command()(simulate)
+for command in (*operator.COMMANDS, simulate):
+    app.command()(command)
 
 
 @app.command()

@@ -35,6 +35,7 @@ class RerunOptions(TypedDict):
     dry_run: NotRequired[bool]
     limit: NotRequired[int | None]
     reason: NotRequired[str]
+    who: NotRequired[str | None]
 
 
 @frozen

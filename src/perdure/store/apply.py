@@ -297,11 +297,12 @@ class Flush:
         yield Query(self.sql.OUTBOX_WITHDRAW, (org, document_id))
 
     def raise_(self, op: Raise) -> Steps[str]:
-        changed = yield Query(self.sql.JOB_RAISE, (op.org, op.document_id, entering.PRIORITY_MAX))
-        if not changed:
-            return "refused: the document is running, finished or unknown"
-        yield self._act(op.by, "raise", op.org, op.document_id, "")
-        return "raised"
+        answer = yield from entering.raise_(self.sql, op, self.now_ms)
+        if not answer.startswith("refused"):
+            to = "" if op.priority is None else f"{op.priority}"
+            reason = ": ".join(filter(None, (to, op.reason)))
+            yield self._act(op.by, op.verb, op.org, op.document_id, reason)
+        return answer
 
     def _act(self, who: str, verb: str, org: str, target: str, reason: str) -> Query:
         return Query(self.sql.ACT_ADD, (self.now_ms, who, verb, org, target, reason))
@@ -336,12 +337,15 @@ def _by_job(numbered: tuple[int, Save | Settle]) -> int:
     return numbered[1].job.id
 
 
-#: What an act is called, and its answer.
-_ACTS: dict[type, tuple[str, str]] = {
-    Requeue: ("requeue", "requeued"),
-    Cancel: ("cancel", "cancelled"),
-    Raise: ("raise", "raised"),
-}
+def _act_of(op: Requeue | Cancel | Raise) -> tuple[str, str]:
+    """What an act is called, and its answer."""
+    match op:
+        case Requeue():
+            return "requeue", "requeued"
+        case Cancel():
+            return "cancel", "cancelled"
+        case Raise():
+            return op.verb, "raised" if op.priority is None else "changed"
 
 
 def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
@@ -365,7 +369,7 @@ def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
             case Add(documents=documents):
                 answers.append((yield from _added_again(sql, documents)))
             case Requeue() | Cancel() | Raise():
-                verb, done = _ACTS[type(op)]
+                verb, done = _act_of(op)
                 acted = yield Query(sql.ACTED_AGAIN, (op.org, op.document_id))
                 known = acted == [(verb, op.by)]
                 answers.append(done if known else f"refused: could not {verb}; see its state")

@@ -233,14 +233,14 @@ class Store(Protocol):
     async def requeue(self, requeue: Requeue) -> str: ...
     async def cancel(self, cancel: Cancel) -> str: ...
     async def raise_(self, raise_: Raise) -> str: ...
-    async def pause(self, queue: str, paused: bool) -> None: ...
+    async def pause(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None: ...
     async def hold(self, dependency: str, reason: str, by: str) -> None:
         """Take a dependency's lanes down: O(1), however many documents wait in them.
 
         By BREAKER nothing changes if it is down already; by an operator the hold becomes the operator's.
         """
 
-    async def release(self, dependency: str, by: str) -> None: ...
+    async def release(self, dependency: str, by: str, reason: str = "") -> None: ...
     async def probed(self, dependency: str, ok: bool, guessed: bool = False) -> None:
         """What came of a call that was let through to a dependency that is down.
 
@@ -266,7 +266,9 @@ class Store(Protocol):
     async def forget_feed(self, age_ms: int, limit: int) -> int:
         """Delete what the feed tells of longer ago; how many entries."""
 
-    async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
+    async def limit(
+        self, key: str, concurrency: int | None, rate_per_s: float | None, by: str = "", reason: str = ""
+    ) -> None:
         """Bound how many jobs with this key run at once, and how many start per second."""
 
     async def declare(self, queues: Sequence[str], lanes: Sequence[str]) -> None:

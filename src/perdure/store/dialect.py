@@ -350,7 +350,6 @@ class Dialect(ABC):
         "= 'parked'"
     )
     ACT_ADD = "INSERT INTO act (at_ms, who, verb, org, target, reason) VALUES ($1, $2, $3, $4, $5, $6)"
-    ACTS = "SELECT at_ms, who, verb, org, target, reason FROM act ORDER BY id DESC LIMIT $1"
 
     IN_HAND = f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.worker = $1 ORDER BY j.id"
     EXPIRED = (
@@ -406,11 +405,12 @@ class Dialect(ABC):
         "finished_ms = $4, probe = NULL, home = NULL "
         "WHERE org = $1 AND document_id = $2 AND generation >= $3 AND finished_ms IS NULL RETURNING limit_key"
     )
-    JOB_RAISE = (
-        "UPDATE job SET vt = 0, run_at_ms = 0, priority = $3 WHERE org = $1 AND document_id = $2 "
-        "AND key = 'doc-' || CAST($2 AS text) AND finished_ms IS NULL "
-        "AND state <> 'running' RETURNING state"
+    #: The main job of a document, if it neither runs nor has ended.
+    JOB_WAITING = (
+        "SELECT id, queue, state, run_at_ms FROM job WHERE org = $1 AND document_id = $2 "
+        "AND key = 'doc-' || CAST($2 AS text) AND finished_ms IS NULL AND state <> 'running'"
     )
+    JOB_RAISE = "UPDATE job SET vt = $3, run_at_ms = $4, priority = $5 WHERE org = $1 AND id = $2"
     STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
     FIND = "SELECT d.org FROM document d WHERE d.id = $1 LIMIT 1"
     DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"

@@ -14,7 +14,7 @@ from perdure.core.lane import needs_of
 from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
-from perdure.store.operations import NewDocument, NewJob
+from perdure.store.operations import NewDocument, NewJob, Raise
 
 PRIORITY_MAX = 100
 RANK_MAX = 10
@@ -116,6 +116,22 @@ def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str]) -> Steps[int]
         moved.append((org, id_, str(State.PARKED if limit_key is not None else State.QUEUED), vt))
     yield Query(sql.PROMOTE, rows=moved)
     return len(moved)
+
+
+def raise_(sql: Dialect, op: Raise, now_ms: int) -> Steps[str]:
+    """Put a job that waits for its turn before all others, or where its new priority ranks."""
+    found = yield Query(sql.JOB_WAITING, (op.org, op.document_id))
+    if not found:
+        return "refused: the document is running, finished or unknown"
+    id_, queue, state, run_at_ms = found[0]
+    if op.priority is None:
+        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, 0, PRIORITY_MAX))
+        return "raised"
+    due = state != State.WAITING
+    vt = (yield from assign(sql, [(queue, op.org, rank_of(op.priority))]))[0] if due else 0.0
+    # one that was raised before goes back to the others
+    yield Query(sql.JOB_RAISE, (op.org, id_, vt, run_at_ms or now_ms, op.priority))
+    return "changed"
 
 
 def assign(sql: Dialect, wanted: Sequence[tuple[str, str, int]]) -> Steps[list[float]]:

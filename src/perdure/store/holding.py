@@ -55,10 +55,10 @@ def hold(sql: Dialect, clock_ms: int | None, name: str, reason: str, by: str) ->
     yield Query(sql.ACT_ADD, (now_ms, by, "hold", None, name, reason))
 
 
-def release(sql: Dialect, clock_ms: int | None, name: str, by: str) -> Steps[None]:
+def release(sql: Dialect, clock_ms: int | None, name: str, by: str, reason: str = "") -> Steps[None]:
     """Let its lanes up, whoever held them."""
     now_ms = yield from _begin(sql, clock_ms)
-    yield from _release(sql, now_ms, name, by)
+    yield from _release(sql, now_ms, name, by, reason)
 
 
 def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool, guessed: bool) -> Steps[None]:
@@ -166,11 +166,11 @@ def _held(sql: Dialect) -> Steps[dict[str, Held]]:
     return {row[0]: Held(*row) for row in (yield Query(sql.DEPENDENCIES_HELD))}
 
 
-def _release(sql: Dialect, now_ms: int, name: str, by: str) -> Steps[None]:
+def _release(sql: Dialect, now_ms: int, name: str, by: str, reason: str = "") -> Steps[None]:
     yield Query(sql.DEPENDENCY_RELEASE, (name,))
     yield Query(sql.RECALL, (name,))
     yield from _set_lanes(sql, name)
-    yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, ""))
+    yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, reason))
 
 
 def _set_lanes(sql: Dialect, name: str) -> Steps[None]:

@@ -258,11 +258,19 @@ class Cancel:
 
 @frozen
 class Raise:
-    """Put a document's job before all others. Answer: `raised` or `refused: why`."""
+    """Put a document's job before all others, or give it another priority. Answer: `raised`, `changed` or
+    `refused: why`."""
 
     org: str
     document_id: str
     by: str = ""
+    reason: str = ""
+    priority: int | None = None  # None: before all others
+
+    @property
+    def verb(self) -> str:
+        """As the trail has it."""
+        return "raise" if self.priority is None else "priority"
 
 
 @frozen

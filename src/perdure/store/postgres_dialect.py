@@ -229,6 +229,7 @@ class PostgresDialect(Dialect):
         "DELETE FROM retry_metrics WHERE ctid = ANY(ARRAY(SELECT ctid FROM retry_metrics WHERE timestamp < $1 "
         "ORDER BY timestamp LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1"
     )
+    JOB_WAITING = f"{Dialect.JOB_WAITING} FOR UPDATE"
     LANES_LOCK = f"{Dialect.LANES_LOCK} FOR UPDATE"
     HELD_READY = f"{HELD_READY} FOR UPDATE SKIP LOCKED"
     HELD_PARKED = f"{HELD_PARKED} FOR UPDATE SKIP LOCKED"

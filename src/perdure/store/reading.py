@@ -155,10 +155,6 @@ class Reading:
         found = await self._rows(self.sql.TALLY, name)
         return int(found[0][0]) if found else 0
 
-    async def acts(self, limit: int = 100) -> list[Row]:
-        """What operators did, newest first: (at_ms, who, verb, org, target, reason)."""
-        return await self._rows(self.sql.ACTS, limit)
-
     async def blob_named(self, hash_: str) -> bool:
         """Whether any row names this blob."""
         return bool(await self._rows(self.sql.BLOB_NAMED, hash_))

@@ -285,6 +285,31 @@ class RetryJob:
 
 
 @frozen
+class Act:
+    """What an operator (or `breaker`, or a parent document) did, to which document, queue, dependency, key or
+    organisation, and why."""
+
+    id: int
+    at_ms: int
+    who: str
+    verb: str
+    org: str | None
+    target: str
+    reason: str
+
+
+@frozen
+class LimitRecord:
+    """What bounds the documents of a concurrency key; None: nothing does. `used` are let in, `parked` wait for room."""
+
+    key: str
+    concurrency: int | None
+    rate_per_s: float | None
+    used: int
+    parked: int
+
+
+@frozen
 class OutboxEvent:
     """An event that is to be published. With a `token` it hands its job over, and somebody must take it."""
 

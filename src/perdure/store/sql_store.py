@@ -19,6 +19,7 @@ from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
+from perdure.store.inspecting import Inspecting
 from perdure.store.keys import Keys
 from perdure.store.once import Onces
 from perdure.store.operations import (
@@ -56,6 +57,7 @@ class SqlStore(
     StuckJobs,
     Onces,
     Keys,
+    Inspecting,
 ):
     """See `perdure.store.base.Store` for what each verb promises."""
 
@@ -296,13 +298,13 @@ class SqlStore(
         answer: str = await self.flusher.submit(raise_)
         return answer
 
-    async def pause(self, queue: str, paused: bool, by: str = "") -> None:
+    async def pause(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
         def steps() -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             yield Query(self.sql.QUEUE_PAUSE, (queue, paused))
             if not paused:
                 yield Query(self.sql.PARK_QUEUE, (queue,))
-            yield Query(self.sql.ACT_ADD, (now, by, "pause" if paused else "resume", None, queue, ""))
+            yield Query(self.sql.ACT_ADD, (now, by, "pause" if paused else "resume", None, queue, reason))
 
         await self._write(steps)
         if not paused:
@@ -315,9 +317,9 @@ class SqlStore(
         now_ms = self.clock.now_ms()
         await self._write(lambda: holding.hold(self.sql, now_ms, dependency, reason, by))
 
-    async def release(self, dependency: str, by: str = "") -> None:
+    async def release(self, dependency: str, by: str = "", reason: str = "") -> None:
         now_ms = self.clock.now_ms()
-        await self._write(lambda: holding.release(self.sql, now_ms, dependency, by))
+        await self._write(lambda: holding.release(self.sql, now_ms, dependency, by, reason))
         await self.refill()
         self.wake_soon()
 
@@ -350,7 +352,9 @@ class SqlStore(
 
     # --- settings of the whole store -------------------------------------------------------------
 
-    async def limit(self, key: str, concurrency: int | None, rate_per_s: float | None) -> None:
+    async def limit(
+        self, key: str, concurrency: int | None, rate_per_s: float | None, by: str = "", reason: str = ""
+    ) -> None:
         _check_positive("the concurrency of a limit", concurrency)
         _check_positive("the rate of a limit", rate_per_s)
 
@@ -358,13 +362,21 @@ class SqlStore(
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
             yield from entering.fill(self.sql, [key], now)
+            bounds = f"concurrency {concurrency or 'any'}, rate {rate_per_s or 'any'}"
+            yield Query(self.sql.ACT_ADD, (now, by, "limit", None, key, _detailed(bounds, reason)))
 
         await self._write(steps)
 
-    async def weigh(self, org: str, weight: float) -> None:
+    async def weigh(self, org: str, weight: float, by: str = "", reason: str = "") -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
         _check_positive("the weight of an organisation", weight)
-        await self._change(Query(self.sql.ORG_WEIGH, (org, weight)))
+
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            yield Query(self.sql.ORG_WEIGH, (org, weight))
+            yield Query(self.sql.ACT_ADD, (now, by, "weigh", org, org, _detailed(f"{weight:g}", reason)))
+
+        await self._write(steps)
 
     async def declare(self, queues: Sequence[str], lanes: Sequence[str]) -> None:
         def steps() -> Steps[None]:
@@ -389,6 +401,11 @@ class SqlStore(
 
     async def _change(self, query: Query) -> list[Row]:
         return await self._write(one(query))
+
+
+def _detailed(what: str, reason: str) -> str:
+    """The reason of an act, after what it was about."""
+    return f"{what}: {reason}" if reason else what
 
 
 def _check_positive(what: str, value: float | None) -> None:

@@ -1,0 +1,128 @@
+"""What operators do, each act in the trail with who, when, what and why; and the trail itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import datetime
+
+from perdure.core.model import ONLY
+from perdure.engine import intake
+from perdure.engine.pipeline import Pipeline
+from perdure.engine.result import NAME, NAME_RULE
+from perdure.errors import InputInvalid
+from perdure.operate.desk import Desk, stage_of
+from perdure.settings import using
+from perdure.store.operations import Cancel, Raise, Requeue
+from perdure.store.records import Act, LimitRecord
+from perdure.store.text import checked
+
+REASON = "the reason"
+
+
+class Acting(Desk):
+    """See `app.Perdure` for what each verb promises."""
+
+    async def requeue(
+        self, document_id: str, *, from_stage: str | None = None, only: bool = False, at: datetime | None = None,
+        delay_s: float = 0.0, reason: str = "", who: str | None = None, org: str | None = None,
+    ) -> str:  # fmt: skip
+        status = await self.status(document_id, org)
+        pipeline = self._pipeline(status.pipeline)
+        if from_stage is not None:
+            stage_of(pipeline, from_stage)
+        fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
+        if not 0 <= delay_s < math.inf or (at is not None and at.tzinfo is None):
+            raise InputInvalid("a requeue is put off by seconds from 0 on, or to a time with a time zone")
+        run_at_ms = int(at.timestamp() * 1000) if at is not None else None
+        return await self._requeue(
+            status.org, document_id, pipeline, fresh, reason, who, run_at_ms, int(delay_s * 1000)
+        )
+
+    async def _requeue(
+        self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str,
+        who: str | None = None, run_at_ms: int | None = None, delay_ms: int = 0,
+    ) -> str:  # fmt: skip
+        why, by = checked(reason, REASON), self._who(who)
+        with using(self.given):
+            job = replace(intake.first_job(pipeline), run_at_ms=run_at_ms, delay_ms=delay_ms)
+        document = await self.store.document(org, document_id)
+        if document is not None:
+            key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
+            job = replace(job, limit_key=key, limit_each=each)
+        return await self.store.requeue(Requeue(org, document_id, job, fresh, by, why))
+
+    async def cancel(
+        self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:
+        why, by = checked(reason, REASON), self._who(who)
+        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, by, why))
+
+    async def raise_(
+        self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:
+        return await self._raise(document_id, None, reason, who, org)
+
+    async def priority(
+        self, document_id: str, priority: int, *, reason: str = "", who: str | None = None, org: str | None = None
+    ) -> str:  # fmt: skip
+        if not -intake.PRIORITY_BOUND <= priority <= intake.PRIORITY_BOUND:
+            bound = intake.PRIORITY_BOUND
+            raise InputInvalid(f"a priority is from -{bound} to {bound}, higher first, not {priority}")
+        return await self._raise(document_id, priority, reason, who, org)
+
+    async def _raise(
+        self, document_id: str, priority: int | None, reason: str, who: str | None, org: str | None
+    ) -> str:
+        why, by = checked(reason, REASON), self._who(who)
+        found = await self._org(document_id, org)
+        return await self.store.raise_(Raise(found, document_id, by, why, priority))
+
+    async def pause(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
+        await self.store.pause(await self._queue(queue), True, self._who(who), checked(reason, REASON))
+
+    async def resume(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
+        await self.store.pause(await self._queue(queue), False, self._who(who), checked(reason, REASON))
+
+    async def _queue(self, name: str) -> str:
+        known = sorted(queue.name for queue in await self.store.queues())
+        if name not in known:
+            raise InputInvalid(
+                f"there is no queue {name!r} (there are {', '.join(known)})", code="queue_unknown"
+            )
+        return name
+
+    async def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
+        await self.store.hold(_dependency(dependency), checked(reason, REASON), self._who(who))
+
+    async def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
+        await self.store.release(_dependency(dependency), self._who(who), checked(reason, REASON))
+
+    async def limit(
+        self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
+        who: str | None = None,
+    ) -> None:  # fmt: skip
+        by, why = self._who(who), checked(reason, REASON)
+        await self.store.limit(checked(key, "the key"), concurrency, rate_per_s, by, why)
+
+    async def limits(self, key: str | None = None) -> list[LimitRecord]:
+        return await self.store.limits(key)
+
+    async def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
+        by, why = self._who(who), checked(reason, REASON)
+        await self.store.weigh(checked(org, "the organisation"), weight, by, why)
+
+    async def acts(
+        self, *, who: str | None = None, verb: str | None = None, target: str | None = None,
+        since: datetime | None = None, after: int | None = None, limit: int = 100,
+    ) -> list[Act]:  # fmt: skip
+        if since is not None and since.tzinfo is None:
+            raise InputInvalid("`since` takes a time with a time zone")
+        since_ms = int(since.timestamp() * 1000) if since is not None else None
+        return await self.store.acts(limit, who=who, verb=verb, target=target, since_ms=since_ms, after=after)
+
+
+def _dependency(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InputInvalid(f"a dependency is called as stages name it in `needs`: {NAME_RULE}, not {name!r}")
+    return name

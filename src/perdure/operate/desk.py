@@ -1,0 +1,60 @@
+"""What the verbs of operators share: the store, who acts, and how documents, pipelines and stages are found."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+
+from perdure.core.model import ORG_DEFAULT
+from perdure.engine.pipeline import AnyStage, Pipeline
+from perdure.errors import DocumentUnknown, PipelineUnknown, StageUnknown
+from perdure.settings import Settings
+from perdure.store.records import Status
+from perdure.store.sql_store import SqlStore
+from perdure.store.text import checked
+
+
+class Desk:
+    """Inherited by every group of verbs that `service.AsyncPerdure` is made of."""
+
+    store: SqlStore
+    settings: Settings
+    given: Settings | None
+    pipelines: Mapping[str, Pipeline]
+
+    async def status(self, document_id: str, org: str | None = None) -> Status:
+        found = await self.store.status(await self._org(document_id, org), document_id)
+        if found is None:
+            raise DocumentUnknown(f"there is no document {document_id} in this store; check the id")
+        return found
+
+    def _who(self, given: str | None = None) -> str:
+        """In whose name an act is done: as the caller says, by PERDURE_OPERATOR, or the user of this process."""
+        named = given or self.settings.operator
+        if named:
+            return checked(named, "the name of who acts", 200)
+        try:
+            return getpass.getuser()
+        except (OSError, KeyError):
+            return "unknown"
+
+    def _pipeline(self, pipeline: Pipeline | str) -> Pipeline:
+        name = pipeline.name if isinstance(pipeline, Pipeline) else pipeline
+        found = self.pipelines.get(name)
+        if found is None:
+            known = ", ".join(sorted(p for p in self.pipelines if "." not in p)) or "none"
+            raise PipelineUnknown(f"no pipeline {name!r} is registered with this app (it has {known})")
+        return found
+
+    async def _org(self, document_id: str, org: str | None) -> str:
+        """The document's organisation; where the caller names one it must be that."""
+        return org or await self.store.find(document_id) or ORG_DEFAULT
+
+
+def stage_of(pipeline: Pipeline, name: str) -> AnyStage:
+    """The stage of this name; StageUnknown says which there are."""
+    found = pipeline.at(name)
+    if found is None:
+        known = ", ".join(s.name for s in pipeline.stages)
+        raise StageUnknown(f"pipeline {pipeline.name} has no stage {name!r} (it has {known})")
+    return found
