@@ -50,6 +50,7 @@ WAKE_S = 0.005
 
 
 class SqlStore(
+    Inspecting,
     DeadLetters,
     Archive,
     Outbox,
@@ -57,7 +58,6 @@ class SqlStore(
     StuckJobs,
     Onces,
     Keys,
-    Inspecting,
 ):
     """See `perdure.store.base.Store` for what each verb promises."""
 
