@@ -6,10 +6,12 @@ import asyncio
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import wordllama
 
 from perdure.errors import SettingInvalid, Transient
 from perdure.pipelines import embed
@@ -43,6 +45,26 @@ def test_meaning_is_what_the_lexical_one_does_not_see() -> None:
     assert meaning[0] @ meaning[1] > 0.4 > meaning[0] @ meaning[2]
     assert abs(lexical[0] @ lexical[1]) < 0.1
     assert "lexical" in Hashing().name
+
+
+def test_words_whose_tokens_are_known_give_the_vectors_of_the_model_itself() -> None:
+    texts = [
+        "the retry  policy\n\n  indented",
+        " ",
+        "\n",
+        "<s> told </s>",
+        "\u2581x \r\n",
+        "naïve 🙂",
+        "日本語 " * 30,
+    ]
+    texts += ["x" * 1_000, "policy the retry"]
+    one, model = (
+        WordLlama(),
+        wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True),
+    )
+
+    for _ in range(2):  # at first nothing is known
+        assert np.allclose(rows(one.embed(texts)), model.embed(texts, norm=True), atol=1e-6)
 
 
 def test_hashing_is_the_same_in_another_process() -> None:

@@ -7,7 +7,6 @@ behind and reports how it ended. It goes, with every cell, when its parent goes.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 
 from perdure.engine import cell, crossing
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine.collector import calm_collector
 
 #: A request: cell number, memory, CPU seconds, file size (-1 = no limit). A descriptor rides along.
 REQUEST = struct.Struct("!Qqqq")
@@ -222,8 +222,7 @@ def main(arguments: list[str]) -> NoReturn:
         os._exit(1)
     control.settimeout(None)
     _stand_firm()
-    gc.collect()
-    gc.freeze()  # cells share these pages as long as no collection touches them
+    calm_collector()  # cells share these pages as long as no collection touches them
     brood = Brood(control, hello)
     try:
         crossing.send(control.fileno(), crossing.READY)
