@@ -123,6 +123,25 @@ def test_the_pipeline_is_chosen_by_content(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_directory_of_mail_is_one_archive(tmp_path: Path) -> None:
+    store, mail = f"sqlite:///{tmp_path}/p.db", tmp_path / "mail"
+    for name in ("cur", "new"):
+        (mail / name).mkdir(parents=True)
+    (mail / "cur" / "1:2,S").write_bytes(letter("ada"))
+    added = succeeded("add", "mail", "--store", store, cwd=tmp_path).split()
+    assert (added[0], added[2:]) == ("added", ["mail"])
+    assert succeeded("add", "mail", "--store", store, cwd=tmp_path).split()[:2] == ["unchanged", added[1]]
+    (mail / "new" / "0").write_bytes(letter("bob"))
+    assert succeeded("add", "mail", "--store", store, cwd=tmp_path).split()[1] == added[1]
+    with trial([mails, documents, images], store=store) as app:
+        drain(app)
+        ((_, account),) = app.rows(added[1], "archive")
+        assert (account["messages"], app.status(added[1]).collection) == (2, "archives")
+    (tmp_path / "empty").mkdir()
+    asked = ("add", "empty", "--pipeline", "mail", "--store", store)
+    assert "there is no message in this directory" in refused(2, "file_missing", *asked, cwd=tmp_path)
+
+
 def test_the_path_of_an_mbox_is_its_key_and_standard_input_has_none(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/p.db"
     box, inside = tmp_path / "list.mbox", tmp_path / "inside"

@@ -21,12 +21,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from perdure.cli.sources import Found, batches, found, own_files, prompt, shown, spooled, texts, valid
+from perdure.cli.sources import Found, batches, found, own_files, packed, prompt, shown, spooled, texts, valid
 from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
 from perdure.pipelines.extract.sniff import MBOX
+from perdure.pipelines.mail.packing import is_maildir
 from perdure.service import AddOptions, AsyncPerdure
 
 AUTO, MAIL, DOCUMENT = "auto", "mail", "document"  # pipelines
@@ -108,9 +109,20 @@ def things(app: AsyncPerdure, asked: Asked, directory: Path) -> Iterator[Found]:
     if "-" in what:
         prompt(sys.stdin.buffer)
         read["-"] = spooled(sys.stdin.buffer, directory, app.settings.document_bytes_max)
-    files = chain.from_iterable([read[one]] if one in read else found([one], own) for one in what)
+
+    def files_of(one: str) -> Iterable[Found]:
+        if one in read:
+            return [read[one]]
+        return [packed(one, directory)] if _is_mail(asked.pipeline, one) else found([one], own)
+
+    files = chain.from_iterable(map(files_of, what))
     for thing in chain(files, [] if text is None else [texts(text)]):
         yield thing if name is None else _named(thing, valid(name))
+
+
+def _is_mail(pipeline: str, path: str) -> bool:
+    """Whether a directory is one archive of mail, and not a file after the other."""
+    return os.path.isdir(path) and (pipeline == MAIL or (pipeline == AUTO and is_maildir(Path(path))))
 
 
 def _named(thing: Found, name: str) -> Found:
@@ -182,7 +194,7 @@ def _as_archive(entry: AddOptions, source: str) -> None:
     """A file that grew is the same archive with more in it, not another one: its path is its key."""
     entry.setdefault("collection", "archives")
     if "path" in entry and source != "-":
-        entry["key"] = f"mbox:{os.path.abspath(entry['path'])}"
+        entry.setdefault("key", f"mbox:{os.path.abspath(entry['path'])}")
 
 
 class Bar:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from perdure.core.frozen import frozen
+from perdure.errors import InputInvalid
+from perdure.pipelines.mail.packing import pack
 from perdure.service import AddOptions, AsyncPerdure
 
 PIECE_BYTES = 1 << 20
@@ -97,6 +99,22 @@ def spooled(stream: BinaryIO, directory: Path, bytes_max: int) -> Found:
     if not size:
         return refused("-", "standard input is empty", "document_empty")
     return Found("-", {"path": path, "name": STDIN}, size)
+
+
+def packed(mail: str, directory: Path) -> Found:
+    """A directory of messages as one archive: a file in our directory, whose key is the place of theirs."""
+    source, place = shown(mail), os.path.abspath(mail)
+    path = directory / f"{sum(1 for _ in directory.iterdir())}.mbox"
+    try:
+        with path.open("wb") as file:
+            count = pack(Path(mail), file)
+    except InputInvalid as error:
+        return refused(source, str(error), str(error.code))
+    except OSError as error:
+        return refused(source, f"cannot be read: {error.strerror}", "file_unreadable")
+    print(f"perdure: {source}: one archive of {count:,} files", file=sys.stderr)
+    name = valid(os.path.basename(place))
+    return Found(source, {"path": path, "name": name, "key": f"mbox:{place}"}, path.stat().st_size)
 
 
 def texts(text: str) -> Found:

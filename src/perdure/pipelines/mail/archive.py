@@ -82,7 +82,7 @@ class Archive:
         self._seen: set[bytes] = set()
         self._files: list[str] | None = None
         if isinstance(source, Path) and source.is_dir():
-            self._files = _files(source)
+            self._files = message_files(source)
             return
         self._source = File(source) if isinstance(source, Path) else Memory(source)
         self._first = first(self._source)
@@ -203,7 +203,7 @@ def _content(source: File | Memory, begin: int, length: int, quoted: bool) -> by
     return _QUOTED_FROM.sub(rb"\1", data) if b">From " in data else data
 
 
-def _files(root: Path) -> list[str]:
+def message_files(root: Path) -> list[str]:
     """The files of a Maildir (`cur` and `new`, also of its folders) or all *.eml, by name; links are not followed."""
     found = []
     for folder, folders, names in os.walk(root):
