@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
@@ -41,6 +41,11 @@ from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
 from perdure.store.text import checked
+from perdure.watch.board import Board
+from perdure.watch.meter import Meter
+
+if TYPE_CHECKING:
+    from perdure.watch.serve import Scrape
 
 log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
@@ -100,6 +105,7 @@ class AsyncPerdure(Acting, Working):
             self.settings.retention_count,
             calls_age_ms=self.settings.retry_metrics_age_s * 1000,
         )
+        self.meter: Meter | None = None
         self.only_queues: tuple[str, ...] = ()
         self.query_s = QUERY_S
 
@@ -113,6 +119,7 @@ class AsyncPerdure(Acting, Working):
         self.store = open_store(self.url, self.clock, self.settings.direct_url)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
+        self.store.events = self.events
         self.blobs: Blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self._closed = False
 
@@ -140,6 +147,8 @@ class AsyncPerdure(Acting, Working):
 
     async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
+        if self.meter is not None:
+            beside.append(asyncio.create_task(self.meter.run(), name="perdure-meter"))
         if self.settings.rabbitmq_host:
             from perdure.watch.bus import Bus  # an extra
 
@@ -354,6 +363,15 @@ class AsyncPerdure(Acting, Working):
 
     async def kpis(self, hours: float = 24) -> list[Kpi]:
         return await self.store.kpis(await self.store.now_ms() - int(hours * 3_600_000))
+
+    def measure(self, board: Board | None = None) -> Scrape:
+        """Count what happens here from now on; what that and the store say, for whoever shows metrics."""
+        from perdure.watch.serve import Scrape
+
+        if self.meter is None:
+            self.meter = Meter(board or Board.private(), self.events)
+            self.meter.know(self.pipelines.values())
+        return Scrape((self.meter.board,), self.store)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from perdure.errors import SettingInvalid
 
 #: How variables begin that are called as everybody calls them.
-OTHERS = ("RABBITMQ_", "RETRY_JOB_")
+OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
 
 
 class Settings(BaseSettings):
@@ -176,6 +176,21 @@ class Settings(BaseSettings):
         ge=1,
         validation_alias="RETRY_JOB_MAX_ATTEMPTS_THREADS",
         description="Attempts of a thread.",
+    )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65_535, description="Where a worker serves /metrics; 0: nowhere."
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="The address that it is served at.")
+    metrics_backend: Literal["none", "prometheus_pushgateway"] = Field(
+        default="none",
+        validation_alias="METRICS_BACKEND",
+        description="Where `perdure sweep --once`, which is gone before anybody asks it, brings its metrics.",
+    )
+    pushgateway_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        validation_alias="PUSHGATEWAY_URL",
+        description="The Pushgateway that is meant.",
     )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
 

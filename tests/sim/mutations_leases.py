@@ -165,7 +165,7 @@ def lost_reply_taken_for_a_failure() -> Iterator[None]:
 
     def steps(
         self: flusher.Flusher, ops: Sequence[Operation], number: int, in_doubt: bool
-    ) -> Steps[tuple[list[Any], set[tuple[str, str]]]]:
+    ) -> Steps[tuple[list[Any], apply.Flush | None]]:
         if in_doubt:
             yield Query("UPDATE worker SET flush = $2 - 1 WHERE id = $1", (self.client, number))
         return (yield from whole(self, ops, number, False))
@@ -259,11 +259,11 @@ def doubt_taken_for_success() -> Iterator[None]:
 
     def steps(
         self: flusher.Flusher, ops: Sequence[Operation], number: int, in_doubt: bool
-    ) -> Steps[tuple[list[Any], set[tuple[str, str]]]]:
+    ) -> Steps[tuple[list[Any], apply.Flush | None]]:
         if not in_doubt:
             return (yield from whole(self, ops, number, in_doubt))
         yield Query("UPDATE worker SET flush = $2 WHERE id = $1", (self.client, number))
-        return (yield from apply.resolve(self._driver.dialect, ops)), set()
+        return (yield from apply.resolve(self._driver.dialect, ops)), None
 
     with mock.patch.object(flusher.Flusher, "_steps", steps):
         yield

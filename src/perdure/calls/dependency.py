@@ -6,6 +6,7 @@ All policies of one name share one dependency, whatever functions they guard: it
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from threading import Lock
 
 from perdure.calls.breaker import Breaker
@@ -13,7 +14,7 @@ from perdure.calls.budget import Budget
 from perdure.calls.limiter import EPOCH_S, Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS, Work
+from perdure.core.scope import MESSENGERS, WORK, Work
 
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
@@ -33,6 +34,17 @@ class Operation:
     latency_ms: int
     added_ms: int  # of these, by retries
     timestamp_ms: int
+    job_id: int | None = None  # for whom; None outside of jobs
+
+
+Listener = Callable[[Operation], None]
+_listeners: list[Listener] = []
+
+
+def subscribe(listener: Listener) -> Callable[[], None]:
+    """Call `listener` when an operation of a worker has ended, until what this returns is called."""
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener)
 
 
 class Dependency:
@@ -102,9 +114,21 @@ class Dependency:
 
     def _record(self, retries: int, success: bool, latency_s: float, added_s: float, timing: Timing) -> None:
         ms = (int(latency_s * 1000), int(added_s * 1000), int(timing.wall() * 1000))
-        self.record(Operation(self.name, retries, success, *ms))
+        work = WORK.get()
+        self.record(Operation(self.name, retries, success, *ms, None if work is None else work.job_id))
 
-    def record(self, *operations: Operation) -> None:
+    def record(self, operation: Operation) -> None:
+        """Keep it and tell those who listen; one that raises never harms the call."""
+        if self.rows is None:
+            return
+        self.keep(operation)
+        for listener in _listeners:
+            try:
+                listener(operation)
+            except Exception:
+                continue
+
+    def keep(self, *operations: Operation) -> None:
         """Keep them for whoever writes them down; beyond a bound they are only counted."""
         if self.rows is None:
             return

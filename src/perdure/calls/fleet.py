@@ -108,7 +108,7 @@ class Fleet:
                 ]
             )
         except PerdureError:
-            dependency.record(*rows)
+            dependency.keep(*rows)
             raise
 
 

@@ -20,6 +20,7 @@ from perdure.engine.collector import calm_collector
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.store.turn import may_be_ended
+from perdure.watch.board import Board
 from perdure.watch.log import configure, log_events
 
 
@@ -45,6 +46,8 @@ def main() -> None:
             app.only_queues = tuple(options["queues"])
         configure(app.settings.log_level)
         log_events(app.events)
+        if app.settings.metrics_port:
+            app.measure(Board.attached(options["board"]))
         calm_collector()
         asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
     except PerdureError as error:
@@ -64,6 +67,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
         "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
+        "metrics_host": app.settings.metrics_host, "metrics_port": app.settings.metrics_port,
     }  # fmt: skip
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import operator
+from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
 from perdure.cli.simulate import simulate
 
@@ -241,7 +242,7 @@ def bench(
     asyncio.run(run(store or ["sqlite", "postgres"], quick, json))
 
 
-for command in (*operator.COMMANDS, simulate):
+for command in (*operator.COMMANDS, simulate, metrics, rules):
     app.command()(command)
 
 

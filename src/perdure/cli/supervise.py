@@ -9,10 +9,14 @@ import asyncio
 import json
 import os
 import sys
+from typing import Any
 
+from perdure.core.events import Events
 from perdure.engine.supervisor import Supervisor
 from perdure.errors import PerdureError, UsageError
+from perdure.store.sql_store import SqlStore
 from perdure.store.turn import may_be_ended
+from perdure.watch.board import Board
 from perdure.watch.log import configure, log_events
 
 
@@ -21,9 +25,24 @@ def main() -> None:
     may_be_ended()
 
     async def run() -> int:
-        supervisor = Supervisor(target, options)
-        log_events(supervisor.events)
-        return await supervisor.run()
+        events, board = Events(), Board.shared()
+        serving: list[asyncio.Task[None]] = []
+
+        def opened(store: SqlStore, hello: dict[str, Any]) -> None:
+            if hello["metrics_port"]:
+                from perdure.watch.serve import serve_worker  # a supervisor without it is smaller
+
+                where = (hello["metrics_host"], hello["metrics_port"])
+                serving.append(asyncio.create_task(serve_worker(board, events, store, *where)))
+
+        log_events(events)
+        counted = {**options, "board": board.fd}
+        supervisor = Supervisor(target, counted, events, inherited=(board.fd,), opened=opened)
+        try:
+            return await supervisor.run()
+        finally:
+            for task in serving:
+                task.cancel()
 
     try:
         configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))

@@ -30,9 +30,11 @@ class AttemptStarted(Event):
 
 @frozen
 class StageSaved(Event):
-    """A stage ran and its output is durable."""
+    """A stage ran and its output is durable; `rerun`: an earlier attempt had begun or saved it."""
 
     duration_ms: int = 0
+    size: int = 0  # of the document
+    rerun: bool = False
 
 
 @frozen
@@ -116,7 +118,24 @@ class SweepPartial:
     failed: tuple[str, ...]
 
 
-AnyEvent = Event | WorkerStarted | WorkerStopped | WorkerLost | SweepPartial
+@frozen
+class ForeignKeyRefused:
+    """The database refused a write for a foreign key."""
+
+    message: str
+
+
+@frozen
+class ChunksDeleted:
+    """Chunks are gone as they should be: a new revision `superseded` them, or they were `purged`."""
+
+    count: int
+    kind: str = "superseded"
+
+
+AnyEvent = (
+    Event | WorkerStarted | WorkerStopped | WorkerLost | SweepPartial | ForeignKeyRefused | ChunksDeleted
+)
 Listener = Callable[[AnyEvent], None]
 
 

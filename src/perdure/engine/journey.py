@@ -67,6 +67,11 @@ class Journey:
         )  # fmt: skip
         return self.work
 
+    def rerun(self, stage: str) -> bool:
+        """Whether an earlier attempt had begun with this stage, or saved it."""
+        job = self.job
+        return (job.resumed and stage == job.stage) or stage in self.saved or stage in self.earlier
+
     def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
         """The end of this claim, where it stands."""
         requests = json.dumps(self.requests) if self.requests else None

@@ -288,8 +288,11 @@ class Runner:
             journey.loaded = {stage.name: ran.loaded[0]}
         journey.outputs.append(output)
         self.events.publish(
-            StageSaved(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms)
-        )
+            StageSaved(
+                job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms,
+                journey.document.size, journey.rerun(stage.name),
+            )
+        )  # fmt: skip
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
             publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)

@@ -39,6 +39,17 @@ class Held:
     renewed_ms: int
 
 
+def shared_memory(name: str, size: int) -> tuple[mmap.mmap, int]:
+    """Memory that other processes can have, too, by its file descriptor."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(name)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return mmap.mmap(fd, size), fd
+
+
 class Slate:
     """A table of jobs in hand: `memory` is plain for one process, shared through `fd` for two."""
 
@@ -56,13 +67,7 @@ class Slate:
     @classmethod
     def shared(cls) -> Slate:
         """For a worker in a child process, which attaches to `fd`."""
-        if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("perdure-slate")
-        else:
-            with tempfile.TemporaryFile() as file:
-                fd = os.dup(file.fileno())
-        os.ftruncate(fd, SIZE)
-        return cls(mmap.mmap(fd, SIZE), fd)
+        return cls(*shared_memory("perdure-slate", SIZE))
 
     @classmethod
     def attached(cls, fd: int) -> Slate:

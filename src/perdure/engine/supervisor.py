@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -79,8 +80,19 @@ class Child:
 class Supervisor:
     """Runs one worker for as long as it is wanted."""
 
-    def __init__(self, target: str, options: dict[str, Any], events: Events | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        options: dict[str, Any],
+        events: Events | None = None,
+        *,
+        inherited: Sequence[int] = (),
+        opened: Callable[[SqlStore, dict[str, Any]], None] = lambda store, hello: None,
+    ) -> None:
+        """`inherited`: file descriptors that the child has, too; `opened` hears of the store and the child's hello."""
         self.target = target
+        self._inherited = tuple(inherited)
+        self._opened = opened
         self.options = options
         self.events = events or Events()
         self.stops = 0
@@ -142,7 +154,7 @@ class Supervisor:
                     *map(str, fds),
                     json.dumps(self.options),
                 ],
-                pass_fds=fds,
+                pass_fds=(*fds, *self._inherited),
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which tells the child
             )
         ours.setblocking(False)
@@ -170,6 +182,8 @@ class Supervisor:
         """Register at the child's store and begin to keep."""
         store = open_store(hello["store"], None, hello["direct_url"])
         await store.open()
+        store.events = self.events
+        self._opened(store, hello)
         self._store = store
         self._worker = await store.register(
             "worker", f"{socket.gethostname()}:{os.getpid()}", hello["queues"]

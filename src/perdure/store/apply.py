@@ -47,6 +47,7 @@ class Flush:
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
         self.told: list[Row] = []  # what the feed shall say
+        self.superseded = 0  # chunks that are gone
 
     def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
         """Apply the batch; one answer per operation."""
@@ -153,7 +154,7 @@ class Flush:
         if stale := [rows.stale(s) for s in saves if s.output and s.fingerprint and s.job.resumed]:
             yield Query(sql.EMITTED_STALE, rows=stale)
         if found := [s for s in saves if s.chunks is not None or s.connections is not None]:
-            yield from indexing.index(sql, found, now_ms)
+            self.superseded += yield from indexing.index(sql, found, now_ms)
         if documents := [d for s in saves for d in s.documents]:
             yield from self.insert(documents)
         for save in saves:

@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from perdure.core.events import ChunksDeleted, Events
 from perdure.core.frozen import frozen
 from perdure.core.model import job_key
+from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dead import Key
 from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, Dialect
@@ -53,6 +55,7 @@ class Archived:
 class Archive(Reading):
     """See the module."""
 
+    events: Events
     _write: Callable[[Callable[[], Steps[Any]]], Any]
 
     async def archived(self, which: Sequence[Key]) -> list[Archived]:
@@ -87,18 +90,22 @@ class Archive(Reading):
         seen and exported), one that has gone on since is refused.
         """
 
-        def steps() -> Steps[dict[Key, str]]:
+        def steps() -> Steps[tuple[dict[Key, str], int]]:
             answers: dict[Key, str] = {}
+            chunks = 0
             for key in sorted(set(which)):
                 seen = None if generations is None else generations.get(key)
                 answers[key] = yield from _purgeable(self.sql, key, states, seen)
             gone = [key for key, answer in answers.items() if answer == "purged"]
             if gone:
-                yield from _purge(self.sql, gone)
+                chunks = yield from _purge(self.sql, gone)
                 yield Query(self.sql.TALLY_ADD, ("purged", len(gone)))
-            return answers
+            return answers, chunks
 
-        answers: dict[Key, str] = await self._write(steps)
+        answers: dict[Key, str]
+        answers, chunks = await self._write(steps)
+        if chunks:
+            self.events.publish(ChunksDeleted(chunks, "purged"))
         return answers
 
     async def restore(self, archived: Sequence[Archived]) -> list[str]:
@@ -162,24 +169,29 @@ def _purgeable(sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None
     return "purged"
 
 
-def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[None]:
-    yield from _unindexed(sql, gone)
+def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
+    """How many chunks went with them."""
+    chunks = yield from _unindexed(sql, gone)
     for table in OWNED:
         yield Query(f"DELETE FROM {table} WHERE {sql.WHICH.format(t=table, id='document_id')}", rows=gone)
     yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
+    return chunks
 
 
-def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[None]:
+def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     """No chunks and no connections; the row in `indexed` stays and tells whoever keeps a copy."""
     indexed = yield Query(
-        f"SELECT org, document_id FROM indexed WHERE {sql.WHICH.format(t='indexed', id='document_id')}",
+        f"SELECT org, document_id, expected FROM indexed WHERE {sql.WHICH.format(t='indexed', id='document_id')}",
         rows=gone,
     )
-    for org, id_ in sorted(indexed):
+    yield from indexing.expected(sql)
+    for org, id_, _ in sorted(indexed):
         yield Query("DELETE FROM connection WHERE org = $1 AND document_id = $2", (org, id_))
         yield Query("DELETE FROM connection WHERE org = $1 AND other_document_id = $2", (org, id_))
         yield Query("DELETE FROM chunk WHERE org = $1 AND document_id = $2", (org, id_))
         yield Query(sql.INDEXED_SET, (org, id_, "", 0, 0, 0))
+    yield from indexing.expected(sql, over=True)
+    return sum(chunks for *_, chunks in indexed)
 
 
 # --- in ------------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 class DataRefused(Exception):
     """The database refused a value of this batch (not its neighbours' fault); the flusher finds out whose."""
 
+    def __init__(self, message: str, foreign_key: bool = False) -> None:
+        super().__init__(message)
+        self.foreign_key = foreign_key
+
 
 T = TypeVar("T")
 #: Who holds a dependency of itself: such a hold is probed and ends by itself.

@@ -668,6 +668,7 @@ class Dialect(ABC):
     CALLS_FORGET: str
     CHUNK_ADD: str
     CHUNK_DROP: str
+    CHUNKS_GO: str  # whether chunks may be deleted in this transaction: "1" or ""
     INDEXED_SET: str
     INDEXED_MARK: str  # what changes from now on is not below it
     CONNECTION_ADD: str

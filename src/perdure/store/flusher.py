@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
 from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Transient, Unstorable
 from perdure.store.apply import Flush, resolve
 from perdure.store.base import DataRefused, Driver, Query, Steps
@@ -54,11 +55,13 @@ class Flusher:
         register: Callable[[], Any],
         now_ms: Callable[[], int | None],
         patience_s: float = 60.0,
+        tell: Callable[[AnyEvent], None] = lambda _: None,
     ) -> None:
         self._driver = driver
         self._register = register
         self._now_ms = now_ms
         self._patience_s = patience_s
+        self._tell = tell
         self._pending: deque[Pending] = deque()
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop  # asking for it at each operation costs a system call
@@ -145,6 +148,8 @@ class Flusher:
             answers = await self._commit([p.op for p in batch])
         except DataRefused as refused:
             if len(batch) == 1:
+                if refused.foreign_key:
+                    self._tell(ForeignKeyRefused(str(refused)))
                 _fail(batch[0], Unstorable(f"the store refused this value: {refused}"))
                 return
             middle = len(batch) // 2
@@ -173,7 +178,7 @@ class Flusher:
                 if not self.client:
                     self.client, self.number = await self._register(), 0
                 number = self.number + 1
-                answers, declared = await self._driver.write(partial(self._steps, ops, number, in_doubt))
+                answers, flush = await self._driver.write(partial(self._steps, ops, number, in_doubt))
             except Forgotten:
                 self.client = 0
                 if in_doubt:
@@ -197,22 +202,25 @@ class Flusher:
             else:
                 self.number = number
                 self.flushes += 1
-                self._known |= declared
+                if flush is not None:
+                    self._known |= flush.declared
+                    if flush.superseded:
+                        self._tell(ChunksDeleted(flush.superseded))
                 return answers
 
     def _steps(
         self, ops: Sequence[Operation], number: int, in_doubt: bool
-    ) -> Steps[tuple[list[Any], set[tuple[str, str]]]]:
-        """The answers, and the (queue, lane) pairs that were declared for them."""
+    ) -> Steps[tuple[list[Any], Flush | None]]:
+        """The answers, and what was applied for them; None where that was done before."""
         sql = self._driver.dialect
         guarded = yield Query(sql.GUARD, (self.client, number, self._now_ms()))
         if not guarded:
             found = yield Query(sql.FLUSH_NUMBER, (self.client,))
             if found and found[0][0] == number and in_doubt:
-                return (yield from resolve(sql, ops)), set()
+                return (yield from resolve(sql, ops)), None
             raise Forgotten
         flush = Flush(sql, self.client, guarded[0][0], self._known)
-        return (yield from flush.run(ops)), flush.declared
+        return (yield from flush.run(ops)), flush
 
 
 def _alone(op: Operation) -> bool:

@@ -21,27 +21,30 @@ from perdure.store.operations import ChunkSet, Save
 SLICE = 500
 
 
-def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[None]:
-    """Write the chunks and connections of accepted saves."""
+def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[int]:
+    """Write the chunks and connections of accepted saves; how many chunks they superseded."""
+    superseded = 0
     for save in sorted(saves, key=lambda s: (s.job.org, s.job.document_id)):
         if save.chunks is not None:
-            yield from _replace(sql, save.job, save.chunks, now_ms)
+            superseded += yield from _replace(sql, save.job, save.chunks, now_ms)
         if save.connections is not None:
             yield from _connect(sql, save.job, save.connections)
+    return superseded
 
 
-def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[None]:
-    which = (job.org, job.document_id)
+def _replace(sql: Dialect, job: Job, new: ChunkSet, now_ms: int) -> Steps[int]:
+    superseded, which = 0, (job.org, job.document_id)
     revision, generation, collection = yield from _lock(sql, job)
     if job.generation < generation or (revision, generation) == (new.revision, job.generation):
-        return
+        return superseded
     if revision != new.revision:
-        yield from _exchange(sql, job, new, collection)
+        superseded = yield from _exchange(sql, job, new, collection)
     # also if nothing differs: what follows from an earlier generation comes late from now on
     yield Query(sql.INDEXED_SET, (*which, new.revision, len(new.chunks), now_ms, job.generation))
+    return superseded
 
 
-def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[None]:
+def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[int]:
     which = (job.org, job.document_id)
     words = " ".join(scope(job.org, collection, job.document_id))
     chunks = {n.chunk.id: rows.chunk(job, n, words) for n in new.chunks}
@@ -49,8 +52,17 @@ def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[N
     gone = [(*which, id_) for id_ in sorted(known - chunks.keys())]
     yield from _sliced(sql.CONNECTION_CUT, gone)
     yield from _sliced(sql.CONNECTION_CUT_TO, gone)
-    yield from _sliced(sql.CHUNK_DROP, gone)
+    if gone:
+        yield from expected(sql)
+        yield from _sliced(sql.CHUNK_DROP, gone)
+        yield from expected(sql, over=True)
     yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
+    return len(gone)
+
+
+def expected(sql: Dialect, over: bool = False) -> Steps[None]:
+    """Chunks that are deleted from here on, until it is `over`, go as they should; all others are counted as a loss."""
+    yield Query(sql.CHUNKS_GO, ("" if over else "1",))
 
 
 def _connect(sql: Dialect, job: Job, connections: Sequence[Connection]) -> Steps[None]:

@@ -19,6 +19,7 @@ from perdure.store.postgres_dialect import PostgresDialect
 
 T = TypeVar("T")
 LOCK_CLASSES = {
+    "push": 0x70657269,
     "worker": 0x70657264,
     "leader": 0x70657265,
     "migrate": 0x70657266,
@@ -343,7 +344,7 @@ def _by_state(state: str, error: BaseException) -> Exception:
     if state[:2] in ("08", "53", "57", "58", "25"):
         return StoreUnavailable(f"PostgreSQL is not available ({state}): {error}")
     if state[:2] in ("21", "22", "23", "54"):
-        return DataRefused(f"{state}: {error}")
+        return DataRefused(f"{state}: {error}", foreign_key=state == "23503")
     if state == "42P01":
         return StoreError(f"a table is missing ({error}); run `perdure migrate`", code="schema_outdated")
     return StoreError(f"PostgreSQL {state}: {error}")

@@ -249,6 +249,7 @@ class PostgresDialect(Dialect):
     )
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    CHUNKS_GO = "SELECT set_config('perdure.chunks_go', $1, true)"
     CHUNK_DROP = (
         f"DELETE FROM chunk c USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
         "WHERE c.org = r.org AND c.document_id = r.document_id AND c.id = r.id"

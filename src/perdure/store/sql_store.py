@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from perdure.core.clock import Clock, SystemClock
+from perdure.core.events import Events
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, exchange, holding, migrate, rows
@@ -21,6 +22,7 @@ from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.inspecting import Inspecting
 from perdure.store.keys import Keys
+from perdure.store.metering import Metering
 from perdure.store.once import Onces
 from perdure.store.operations import (
     Add,
@@ -53,6 +55,7 @@ class SqlStore(
     Inspecting,
     DeadLetters,
     Archive,
+    Metering,
     Outbox,
     Feed,
     StuckJobs,
@@ -66,7 +69,10 @@ class SqlStore(
         self.dialect_name = dialect_name
         self.clock: Clock = clock or SystemClock()
         self.sql = driver.dialect
-        self.flusher = Flusher(driver, self._register_client, self.clock.now_ms)
+        self.events = Events()  # of whoever wants to know what only the store sees
+        self.flusher = Flusher(
+            driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
+        )
         self._registered: dict[int, tuple[str, str]] = {}
         self._waking: asyncio.TimerHandle | None = None
         self._woken_s = -math.inf

@@ -295,7 +295,8 @@ def mapped() -> Iterator[None]:
         UnicodeEncodeError,
         TypeError,
     ) as error:
-        raise DataRefused(str(error)) from error
+        code = getattr(error, "extendedresult", None)
+        raise DataRefused(str(error), code == apsw.SQLITE_CONSTRAINT_FOREIGNKEY) from error
     except apsw.FullError as error:
         raise StoreUnavailable("the disk is full; free some space") from error
     except apsw.NotADBError as error:

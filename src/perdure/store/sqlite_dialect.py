@@ -174,6 +174,11 @@ class SqliteDialect(Dialect):
     RECALL = f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') RETURNING id"
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    #: One writes at a time, so one row is enough.
+    CHUNKS_GO = (
+        "INSERT INTO tally (name, value) VALUES ('chunks_go', $1 <> '') "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    )
     CHUNK_DROP = "DELETE FROM chunk WHERE org = $1 AND document_id = $2 AND id = $3"
     INDEXED_SET = (
         "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, generation = $6, "

@@ -15,6 +15,7 @@ from perdure.core.events import (
     AttemptStarted,
     DocumentDead,
     Events,
+    ForeignKeyRefused,
     JobRecovered,
     StageHandedOver,
     StageSaved,
@@ -86,6 +87,8 @@ def _line(event: AnyEvent) -> None:
             _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
         case SweepPartial():
             _log.warning("sweep partial", failed=list(event.failed))
+        case ForeignKeyRefused():
+            _log.error("foreign key refused", error=event.message)
         case AttemptStarted():
             _log.info("attempt started", **_facts(event), generation=event.generation, resumed=event.resumed)
         case StageSaved() | StageSkipped() | StageHandedOver():

@@ -328,6 +328,17 @@ CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
 -- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
 -- found (`stuck`, `starved`, `last`).
 CREATE TABLE retry_job (name text COLLATE "C" NOT NULL, label text COLLATE "C" NOT NULL, value bigint NOT NULL, PRIMARY KEY (name, label));
+-- Whoever may delete chunks says so before; what goes without is counted as a loss.
+CREATE FUNCTION chunk_lost() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF coalesce(current_setting('perdure.chunks_go', true), '') = '' THEN
+    INSERT INTO tally (name, value) SELECT 'chunks_lost', count(*) FROM gone HAVING count(*) > 0
+      ON CONFLICT (name) DO UPDATE SET value = tally.value + excluded.value;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER chunk_lost AFTER DELETE ON chunk REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION chunk_lost();
 
 CREATE TABLE blob_head (hash text COLLATE "C" PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);
 CREATE TABLE blob_part (hash text COLLATE "C" NOT NULL, part int NOT NULL, data bytea NOT NULL, PRIMARY KEY (hash, part));

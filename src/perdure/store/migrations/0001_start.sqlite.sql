@@ -327,3 +327,8 @@ CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);
 -- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
 -- found (`stuck`, `starved`, `last`).
 CREATE TABLE retry_job (name text NOT NULL, label text NOT NULL, value integer NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
+-- Whoever may delete chunks says so before; what goes without is counted as a loss.
+CREATE TRIGGER chunk_lost AFTER DELETE ON chunk
+WHEN coalesce((SELECT value FROM tally WHERE name = 'chunks_go'), 0) = 0 BEGIN
+  INSERT INTO tally (name, value) VALUES ('chunks_lost', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1;
+END;

@@ -1,0 +1,44 @@
+"""`perdure metrics` and `perdure rules`: what a scrape would answer, and the files that watch it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", help="Address of the store; by default PERDURE_STORE or sqlite:///perdure.db."),
+]
+
+
+def metrics(store: StoreOption = None) -> None:
+    """Print the metrics of the whole store as Prometheus reads them; each worker serves these and its own counters."""
+    from perdure.cli.opened import opened
+    from perdure.service import AsyncPerdure
+    from perdure.watch.metrics import METRICS
+    from perdure.watch.render import text
+
+    async def read(app: AsyncPerdure) -> bytes:
+        numbers = await app.measure().numbers()
+        return text(numbers, [metric for metric in METRICS if metric.of == "store"])
+
+    print(opened(store, read).decode(), end="")
+
+
+def rules(
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="The dashboard for Grafana instead.")
+    ] = False,
+) -> None:
+    """Print the alert rules for Prometheus."""
+    import perdure.watch
+
+    watch = Path(perdure.watch.__file__).parent
+    found = (
+        watch / "dashboards" / "retry-policy-monitoring.json"
+        if dashboard
+        else watch / "rules" / "perdure.rules.yml"
+    )
+    print(found.read_text(), end="")

@@ -1,0 +1,67 @@
+"""What only metrics ask of the store: numbers of the whole, and counts of programs that are gone at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from zlib import crc32
+
+from perdure.core.frozen import frozen
+from perdure.store.base import Query, Row, Steps
+from perdure.store.reading import Reading
+
+#: Jobs that another service has (worker 0) are not heard of until it answers.
+_HEARD = "SELECT min(coalesce(beat_ms, claimed_ms)) FROM job WHERE state = 'running' AND worker <> 0"
+_WORKERS = "SELECT count(*) FROM worker WHERE kind = 'worker'"
+_TALLIES = "SELECT name, value FROM tally WHERE name IN ('degraded', 'repaired', 'chunks_lost')"
+_HOSTS = "SELECT name, value FROM tally WHERE substr(name, 1, length(CAST($1 AS text))) = CAST($1 AS text)"
+
+
+@frozen
+class Pulse:
+    """How the whole store is doing. `heard_ms`: the running job that was heard of longest ago, None if none runs."""
+
+    now_ms: int
+    workers: int
+    heard_ms: int | None
+    degraded: int
+    repaired: int
+    chunks_lost: int
+
+
+class Metering(Reading):
+    """Verbs of the store for metrics."""
+
+    _write: Callable[[Callable[[], Steps[Any]]], Any]
+
+    async def pulse(self) -> Pulse:
+        """A few numbers that cost next to nothing, however large the store is."""
+
+        def steps() -> Steps[Pulse]:
+            now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            heard_ms = (yield Query(_HEARD))[0][0]
+            workers = (yield Query(_WORKERS))[0][0]
+            tallies: dict[str, int] = dict((yield Query(_TALLIES)))
+            counted = (int(tallies.get(name, 0)) for name in ("degraded", "repaired", "chunks_lost"))
+            return Pulse(now_ms, workers, heard_ms, *counted)
+
+        return await self._read(steps)
+
+    async def count_for(self, host: str, counts: Mapping[str, int]) -> dict[str, int]:
+        """Add to what the short-lived programs of this host have counted so far; all of it."""
+        begin = f"host {host.replace(' ', '_')} "
+
+        def steps() -> Steps[list[Row]]:
+            for name, amount in sorted(counts.items()):
+                yield Query(self.sql.TALLY_ADD, (begin + name, amount))
+            return (yield Query(_HOSTS, (begin,)))
+
+        found: list[Row] = await self._write(steps)
+        return {name.removeprefix(begin): int(value) for name, value in found}
+
+    async def lock_host(self, host: str) -> bool:
+        """Whether we alone may tell of this host's counts now, until `unlock_host`."""
+        return await self.driver.lock("push", crc32(host.encode()) >> 1)
+
+    async def unlock_host(self, host: str) -> None:
+        await self.driver.unlock("push", crc32(host.encode()) >> 1)

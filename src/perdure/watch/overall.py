@@ -1,0 +1,118 @@
+"""What is true of the whole store, read from it for a scrape: the same whichever process is asked.
+
+Read at most every few seconds and for at most a few seconds, each part on its own: one that cannot be read is counted
+and left out, and the scrape goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+
+from perdure.store.sql_store import SqlStore
+from perdure.watch.board import Board, Key
+from perdure.watch.metrics import BY_NAME, COLLECTIONS, JOB_STATES, LABEL_VALUES_MAX, OTHER, label
+
+FRESH_S = 3.0
+PATIENCE_S = 5.0
+_log = logging.getLogger("perdure.metrics")
+
+#: Reads one part of the store and notes what it finds.
+Part = Callable[["Overall"], Awaitable[None]]
+
+
+class Overall:
+    """The store's own numbers, kept for a few seconds."""
+
+    def __init__(self, store: SqlStore, errors: Board) -> None:
+        self.store = store
+        self.errors = errors
+        self.found: dict[Key, float] = {}
+        self._lock = asyncio.Lock()
+        self._read_s = -FRESH_S
+        for part in PARTS:
+            errors.start("perdure_scrape_errors_total", part)
+
+    async def read(self) -> dict[Key, float]:
+        """All of them, at most a few seconds old; those of a part that fails are missing."""
+        async with self._lock:
+            if time.monotonic() - self._read_s >= FRESH_S:
+                self.found = {}
+                for name, part in PARTS.items():
+                    await self._try(name, part)
+                self._read_s = time.monotonic()
+            return dict(self.found)
+
+    async def _try(self, name: str, part: Part) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await part(self)
+        except Exception as error:  # whatever it was, the other numbers are wanted all the same
+            self.errors.add("perdure_scrape_errors_total", name)
+            _log.warning("metrics of %s could not be read: %s", name, error or type(error).__name__)
+
+    def start(self, name: str) -> None:
+        """Let the values of its labels that are known begin at 0."""
+        for labels in BY_NAME[name].known:
+            self.put(name, *labels, value=0)
+
+    def put(self, name: str, *labels: str, value: float) -> None:
+        self.found[name, *map(label, labels)] = float(value)
+
+
+async def _pulse(to: Overall) -> None:
+    pulse = await to.store.pulse()
+    heard_ms = pulse.now_ms if pulse.heard_ms is None else pulse.heard_ms
+    to.put("perdure_heartbeat_age_seconds", value=max(0, pulse.now_ms - heard_ms) / 1000)
+    to.put("perdure_workers", value=pulse.workers)
+    to.put("perdure_degraded_total", value=pulse.degraded)
+    to.put("perdure_repaired_total", value=pulse.repaired)
+    to.put("perdure_chunk_deletions_unexpected_total", value=pulse.chunks_lost)
+
+
+async def _queues(to: Overall) -> None:
+    now_ms = await to.store.now_ms()
+    queues, tally = await to.store.queues(), await to.store.tally()
+    names = _told_apart(queue.name for queue in queues)
+    for queue in queues:
+        name = names[queue.name]
+        waited_ms = 0 if queue.ready_since_ms is None else now_ms - queue.ready_since_ms
+        to.put("perdure_queue_paused", name, value=queue.paused)
+        to.put("perdure_queue_oldest_seconds", name, value=max(0, waited_ms) / 1000)
+        for state in JOB_STATES:
+            key = ("perdure_queue_depth", name, state)
+            to.found[key] = to.found.get(key, 0) + tally.queues.get(queue.name, {}).get(state, 0)
+
+
+async def _dependencies(to: Overall) -> None:
+    now_ms, known = await to.store.now_ms(), await to.store.dependencies()
+    names = _told_apart(one.name for one in known)
+    for one in known:
+        down_s = 0.0 if one.since_ms is None else max(0, now_ms - one.since_ms) / 1000
+        to.put("perdure_documents_held", names[one.name], value=one.held)
+        to.put("perdure_dependency_held_seconds", names[one.name], value=down_s)
+
+
+async def _outbox(to: Overall) -> None:
+    now_ms, outbox = await to.store.now_ms(), await to.store.outbox_state()
+    waited_ms = 0 if outbox.since_ms is None else now_ms - outbox.since_ms
+    to.put("perdure_outbox_events", value=outbox.waiting)
+    to.put("perdure_outbox_oldest_seconds", value=max(0, waited_ms) / 1000)
+
+
+def _told_apart(names: Iterable[str], known: Iterable[str] = COLLECTIONS) -> dict[str, str]:
+    """How each is called: those that are known and the first of the others by themselves, the rest `other`."""
+    found = set(names)
+    shown = [*(found & set(known)), *sorted(found - set(known))][:LABEL_VALUES_MAX]
+    return defaultdict(lambda: OTHER, {name: name for name in shown})
+
+
+PARTS: dict[str, Part] = {
+    "pulse": _pulse,
+    "queues": _queues,
+    "dependencies": _dependencies,
+    "outbox": _outbox,
+}
