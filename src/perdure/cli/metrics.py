@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", help="Address of the store; by default PERDURE_STORE or sqlite:///perdure.db."),
-]
+from perdure.cli.options import StoreOption
 
 
 def metrics(store: StoreOption = None) -> None:
