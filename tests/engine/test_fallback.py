@@ -149,6 +149,46 @@ def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
         assert not app.status(id_).degraded
 
 
+def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_url: str) -> None:
+    """Neither is the service asked twice, nor does old content come after new."""
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        once = app.add(text="cat", pipeline=pictures, key="cat").id
+        twice = app.add(text="owl", pipeline=pictures, key="owl").id
+        drain(app)
+        app.requeue(once)
+        app.add(text="dog", pipeline=pictures, key="owl")
+        drain(app)
+        app.release("vision")
+        drain(app)
+        assert sorted(described) == ["cat", "dog"]
+        assert [words(app, id_)[0] for id_ in (once, twice)] == ["a picture of cat", "a picture of dog"]
+        assert not app.status(once).degraded
+        assert (tallied(app, "degraded"), tallied(app, "repaired")) == (4, 2)
+
+
+def test_a_repair_that_runs_when_its_document_gets_other_content_writes_nothing(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures, key="cat").id
+        drain(app)
+        app.release("vision")
+        real = describe.fn
+
+        def overtaken(doc: Document, look: int) -> str:
+            describe.fn = real
+            app.add(text="dog", pipeline=pictures, key="cat")
+            return f"an old picture of {doc.text}"
+
+        describe.fn = overtaken
+        try:
+            drain(app)
+        finally:
+            describe.fn = real
+        assert words(app, id_) == ["a picture of dog"] * 2
+        assert [a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key] == ["cancelled"]
+
+
 def test_fallbacks_are_checked_when_they_are_defined() -> None:
     again = Pipeline("again")
 

@@ -255,14 +255,16 @@ class Flush:
         found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
         if not found:
             return "refused: no such document"
-        if op.dead_only and found[0][0] != "dead":
-            state = "in progress again" if found[0][0] == "open" else found[0][0]
-            return f"refused: the document is {state}, not dead"
-        if found[0][0] == "open":
+        state, generation, degraded = found[0]
+        if op.dead_only and state != "dead":
+            return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
+        if state == "open":
             if op.content is None:
                 return "refused: the document is still in progress; cancel it first"
             # what follows from generations that ended goes on: somebody was promised it
-            yield from self._cut_off(op.org, op.document_id, found[0][1], "superseded by other content")
+            yield from self._cut_off(op.org, op.document_id, generation, "superseded by other content")
+        elif degraded:
+            yield from self._cut_off(op.org, op.document_id, generation + 1, "made anew with its document")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
         yield Query(self.sql.DEAD_DROP, (op.org, op.document_id))
         if op.content is not None:
@@ -289,7 +291,7 @@ class Flush:
         return "cancelled"
 
     def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:
-        """End all jobs of the document from this generation on; a worker that runs one is fenced."""
+        """End all jobs of the document from this generation on, and all repairs; a worker that runs one is fenced."""
         running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since))
         if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)

@@ -398,12 +398,13 @@ class Dialect(ABC):
     )
     JOB_RUNNING = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running' "
-        "AND j.generation >= $3"
+        f"AND (j.generation >= $3 OR j.key LIKE '%/{REPAIR}%')"
     )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
         "finished_ms = $4, probe = NULL, home = NULL "
-        "WHERE org = $1 AND document_id = $2 AND generation >= $3 AND finished_ms IS NULL RETURNING limit_key"
+        "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL "
+        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%') RETURNING limit_key"
     )
     #: The main job of a document, if it neither runs nor has ended.
     JOB_WAITING = (

@@ -100,7 +100,7 @@ class PostgresDialect(Dialect):
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
     )
-    DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    DOCUMENT_LOCK = "SELECT state, generation, degraded FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
     STATUSES = (
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"

@@ -78,7 +78,7 @@ class SqliteDialect(Dialect):
     )
     FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
-    DOCUMENT_LOCK = "SELECT state, generation FROM document WHERE org = $1 AND id = $2"
+    DOCUMENT_LOCK = "SELECT state, generation, degraded FROM document WHERE org = $1 AND id = $2"
     STATUSES = Dialect.STATUS
     DOCUMENT_EXHAUSTED = "UPDATE document SET exhausted = 1 WHERE org = $1 AND id = $2 RETURNING collection"
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
