@@ -43,6 +43,12 @@ class FakePort:
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
         return []
 
+    def connect_sync(self, threshold: float, each: int) -> int:
+        return 0
+
+    async def connect(self, threshold: float, each: int) -> int:
+        return 0
+
     def progress(self, done: float, total: float | None) -> None:
         self.progressed.append((done, total))
 

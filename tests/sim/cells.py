@@ -105,4 +105,10 @@ class CellPort:
         )
         return found
 
+    def connect_sync(self, threshold: float, each: int) -> int:
+        raise AssertionError("stages here are async")
+
+    async def connect(self, threshold: float, each: int) -> int:
+        raise AssertionError("stages here bring their connections themselves")
+
     def progress(self, done: float, total: float | None) -> None: ...

@@ -54,6 +54,14 @@ class Port(Protocol):
         """The same for stages that are coroutines."""
         ...
 
+    def connect_sync(self, threshold: float, each: int) -> int:
+        """Connect the document's stored chunks; for stages that are plain functions."""
+        ...
+
+    async def connect(self, threshold: float, each: int) -> int:
+        """The same for stages that are coroutines."""
+        ...
+
 
 class Context:
     """Handed to stages that ask for it (a parameter named `ctx` or annotated Context)."""
@@ -144,6 +152,19 @@ class Context:
         if not self._is_async:
             raise self._misused("is not async: use `ctx.nearest()`")
         return await self._port.nearest(threshold, each)
+
+    def connect(self, *, threshold: float = 0.6, each: int = 20) -> int:
+        """Store what the document's chunks are near in other documents, from both sides, and durably; how many. If a
+        follow-up of every document does so, each chunk has its `each` nearest, whatever the order."""
+        if self._is_async:
+            raise self._misused("is async: use `await ctx.aconnect()`")
+        return self._port.connect_sync(threshold, each)
+
+    async def aconnect(self, *, threshold: float = 0.6, each: int = 20) -> int:
+        """Like `connect`, for async stages."""
+        if not self._is_async:
+            raise self._misused("is not async: use `ctx.connect()`")
+        return await self._port.connect(threshold, each)
 
     @overload
     def items(self, items: Iterable[T], *, key: Callable[[T], str | int] | None = None) -> Iterator[T]: ...

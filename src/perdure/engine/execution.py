@@ -198,6 +198,8 @@ class Execution:
             self.work.requests |= made  # it was handed those made before, and counted on
         elif verb == "nearest":
             return pickle.dumps(await self.nearest(key, value))
+        elif verb == "connect":
+            return pickle.dumps(await self.connect(key, value))
         else:
             self.progress_ms = monotonic_ms()
         return b""
@@ -260,6 +262,13 @@ class Execution:
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
         job = self.job
         return await self.runner.store.nearest(job.org, job.document_id, threshold=threshold, each=each)
+
+    def connect_sync(self, threshold: float, each: int) -> int:
+        return asyncio.run_coroutine_threadsafe(self.connect(threshold, each), self.loop).result()
+
+    async def connect(self, threshold: float, each: int) -> int:
+        job = self.job
+        return await self.runner.store.connect(job.org, job.document_id, threshold=threshold, each=each)
 
     async def _load_items(self) -> dict[str, bytes]:
         """What earlier claims saved of this stage; what cannot be read is simply not there."""

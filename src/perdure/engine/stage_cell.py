@@ -172,6 +172,13 @@ class CellPort:
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
         return self.nearest_sync(threshold, each)
 
+    def connect_sync(self, threshold: float, each: int) -> int:
+        number: int = pickle.loads(self._ask(pickle.dumps(("connect", threshold, each, None))))
+        return number
+
+    async def connect(self, threshold: float, each: int) -> int:
+        return self.connect_sync(threshold, each)
+
     def progress(self, done: float, total: float | None) -> None:
         if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:
             self._told_s = now_s

@@ -1,17 +1,16 @@
 """Finding connections: what the chunks of a document are like in other documents, a job that follows its processing.
 
-The document is done without it. A pair is found if one of its chunks is among the nearest of the other, and read from
-either side; what leads to content that was superseded goes, and whoever was processed last looks anew.
+The document is done without it. A pair is connected if one of its chunks is among the nearest of the other; when the
+jobs of all documents have run that is so for every pair, whatever the order in which they came, came again or ran.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from perdure import Context, Document, Pipeline, Result
+from perdure import Context, Document, Pipeline
 from perdure.core.frozen import frozen
 
-#: More than anybody wants to see: the nearest of one side need not be those of the other, which may have come before.
 EACH = 20
 TRIGGER = "document-processing-complete"
 
@@ -33,7 +32,6 @@ def asked(doc: Document, chunk_count: int) -> dict[str, Any]:
 
 
 @detect_connections.stage
-async def connect(ctx: Context, input: Asked) -> Result[int]:
-    """For each chunk its nearest ones in other documents, instead of those that were found before."""
-    found = await ctx.anearest(each=EACH) if input.chunk_count else []
-    return Result(len(found), connections=found)
+async def connect(ctx: Context, input: Asked) -> int:
+    """How many there are. Also if it has no chunks: those that it had are missing elsewhere."""
+    return await ctx.aconnect(each=EACH)

@@ -315,6 +315,10 @@ class Store(Protocol):
     ) -> list[Connection]:
         """For each chunk of the document its most similar chunks in others of the organisation; not stored yet."""
 
+    async def connect(self, org: str, document_id: str, *, threshold: float = 0.6, each: int = 5) -> int:
+        """Store which chunks are its chunks' nearest, and whose nearest its chunks are; how many the former. Done after
+        each change of the chunks of each document, in any order, it leaves the `each` nearest of every chunk."""
+
     async def chunks(self, org: str, document_id: str) -> list[Chunk]:
         """The document's chunks, in order."""
 

@@ -544,7 +544,7 @@ class Dialect(ABC):
         "SELECT i.revision, i.generation, d.collection FROM indexed i "
         "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.document_id = $2"
     )
-    CHUNK_IDS = "SELECT id FROM chunk WHERE org = $1 AND document_id = $2"
+    CHUNK_IDS = "SELECT id, model FROM chunk WHERE org = $1 AND document_id = $2"
     CHUNKS = (
         "SELECT id, position, starts, ends, text, anchor, page, model, vector FROM chunk "
         "WHERE org = $1 AND document_id = $2 ORDER BY position, id"
@@ -562,9 +562,10 @@ class Dialect(ABC):
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM indexed WHERE org < $1) "
         "OR EXISTS (SELECT 1 FROM indexed WHERE org > $1)"
     )
-    #: Of one that was purged the row is left, so that whoever keeps a copy hears of it.
+    #: By their last change: a revision may come back, and what is read of it meanwhile be another's. Of one that was
+    #: purged the row is left, so that whoever keeps a copy hears of it.
     INDEXED_SINCE = (
-        "SELECT i.document_id, i.revision, coalesce(d.collection, ''), i.expected FROM indexed i "
+        "SELECT i.document_id, CAST(i.change AS text), coalesce(d.collection, ''), i.expected FROM indexed i "
         "LEFT JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.change >= $2"
     )
     CONNECTION_KEYS = (
@@ -675,7 +676,6 @@ class Dialect(ABC):
     CONNECTION_ADD: str
     CONNECTION_DROP: str  # by its key
     CONNECTION_CUT: str  # all that lead from a chunk
-    CONNECTION_CUT_TO: str  # all that lead to it
     CHUNK_VECTORS: str
     CHUNK_FOUND: str  # ranked are no more than the first limit, of the words that stand nearly everywhere
     CHUNK_HITS: str

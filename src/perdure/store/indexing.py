@@ -48,15 +48,17 @@ def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[i
     which = (job.org, job.document_id)
     words = " ".join(scope(job.org, collection, job.document_id))
     chunks = {n.chunk.id: rows.chunk(job, n, words) for n in new.chunks}
-    known = {row[0] for row in (yield Query(sql.CHUNK_IDS, which))}
-    gone = [(*which, id_) for id_ in sorted(known - chunks.keys())]
-    yield from _sliced(sql.CONNECTION_CUT, gone)
-    yield from _sliced(sql.CONNECTION_CUT_TO, gone)
+    known: dict[str, str | None] = dict((yield Query(sql.CHUNK_IDS, which)))
+    models = {n.chunk.id: n.chunk.model for n in new.chunks}
+    gone = [(*which, id_) for id_ in sorted(known.keys() - chunks.keys())]
+    other = [(*which, id_) for id_ in sorted(known) if id_ not in models or known[id_] != models[id_]]
+    # what leads to them stays, and is not shown: it tells the follow-up whose lists must be filled
+    yield from sliced(sql.CONNECTION_CUT, other)
     if gone:
         yield from expected(sql)
-        yield from _sliced(sql.CHUNK_DROP, gone)
+        yield from sliced(sql.CHUNK_DROP, gone)
         yield from expected(sql, over=True)
-    yield from _sliced(sql.CHUNK_ADD, list(chunks.values()))
+    yield from sliced(sql.CHUNK_ADD, list(chunks.values()))
     return len(gone)
 
 
@@ -72,8 +74,8 @@ def _connect(sql: Dialect, job: Job, connections: Sequence[Connection]) -> Steps
         return
     new = {rows.connection_key(c): rows.connection(job, c) for c in connections}
     known = set((yield Query(sql.CONNECTION_KEYS, which)))
-    yield from _sliced(sql.CONNECTION_DROP, [(*which, *key) for key in sorted(known - new.keys())])
-    yield from _sliced(sql.CONNECTION_ADD, [new[key] for key in sorted(new)])
+    yield from sliced(sql.CONNECTION_DROP, [(*which, *key) for key in sorted(known - new.keys())])
+    yield from sliced(sql.CONNECTION_ADD, [new[key] for key in sorted(new)])
 
 
 def _lock(sql: Dialect, job: Job) -> Steps[Row]:
@@ -83,7 +85,8 @@ def _lock(sql: Dialect, job: Job) -> Steps[Row]:
     return (yield Query(sql.INDEXED_LOCK, which))[0]
 
 
-def _sliced(statement: str, all_rows: Sequence[Sequence[object]]) -> Steps[None]:
+def sliced(statement: str, all_rows: Sequence[Sequence[object]]) -> Steps[None]:
+    """Run it for all rows, some hundred at a time."""
     for n in range(0, len(all_rows), SLICE):
         yield Query(statement, rows=all_rows[n : n + SLICE])
 

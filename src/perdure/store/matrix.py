@@ -28,6 +28,16 @@ def unit(vectors: bytes | Sequence[bytes], dimensions: int) -> Floats:
     return rows
 
 
+def cosines(vector: bytes, others: Sequence[bytes]) -> list[float]:
+    """In double precision, one by one and to six digits: the same whoever asks, from either side."""
+    one = np.frombuffer(vector, "<f4").astype(np.float64)
+    rows = np.frombuffer(b"".join(others), "<f4").reshape(-1, len(one)).astype(np.float64)
+    with np.errstate(all="ignore"):  # what has no direction, or numbers that are none, is like nothing
+        lengths = np.sqrt((rows * rows).sum(axis=1)) * np.sqrt((one * one).sum())
+        found = np.nan_to_num((rows * one).sum(axis=1) / lengths, nan=0.0, posinf=0.0, neginf=0.0)
+    return [round(float(score), 6) for score in found]
+
+
 class Matrix:
     """The vectors of many documents' chunks; a document's are put in, replaced and taken out together."""
 
@@ -35,7 +45,7 @@ class Matrix:
         self.dimensions = dimensions
         self.count = 0
         self.mark = 0  # of the last look for changes
-        self.revisions: dict[str, str] = {}
+        self.changes: dict[str, str] = {}
         self._rows: Floats = np.empty((0, dimensions), np.float32)
         self._nums = np.empty(0, np.int64)
         self._owners = np.empty(0, np.int32)
@@ -48,11 +58,11 @@ class Matrix:
         return self._rows.nbytes + self._nums.nbytes + self._owners.nbytes
 
     def put(
-        self, document: str, collection: str, revision: str, nums: Sequence[int], vectors: Sequence[bytes]
+        self, document: str, collection: str, change: str, nums: Sequence[int], vectors: Sequence[bytes]
     ) -> None:
         """The document has these chunks and no others."""
         self._take_out(document)
-        self.revisions[document] = revision
+        self.changes[document] = change
         code = self._codes.setdefault(document, len(self._codes))
         self._collections.setdefault(collection, set()).add(code)
         if not nums:
@@ -74,7 +84,7 @@ class Matrix:
 
     def _take_out(self, document: str) -> None:
         """The last rows move to where its rows were."""
-        if not self.revisions.pop(document, ""):
+        if not self.changes.pop(document, ""):
             return
         holes = np.flatnonzero(self._owners[: self.count] == self._codes[document])
         left = self.count - len(holes)
@@ -83,8 +93,10 @@ class Matrix:
             array[holes[holes < left]] = array[stay]
         self.count = left
 
-    def nearest(self, wanted: Floats, limit: int, among: Among, least: float = -1.0) -> list[list[Near]]:
-        """For each row of `wanted` the most similar chunks, best first, none below `least`."""
+    def nearest(
+        self, wanted: Floats, limit: int | None, among: Among, least: float = -1.0
+    ) -> list[list[Near]]:
+        """For each row of `wanted` the most similar chunks (all, without a limit), best first, none below `least`."""
         which = self._among(among)
         nums = self._nums[: self.count] if which is None else self._nums[which]
         rows = self._rows[: self.count] if which is None else self._rows[which]
@@ -102,7 +114,7 @@ class Matrix:
         """The rows that count; None: all of them."""
         owners = self._owners[: self.count]
         counts: NDArray[np.bool_] | None = None
-        if among.but is not None and among.but in self.revisions:
+        if among.but is not None and among.but in self.changes:
             counts = owners != self._codes[among.but]
         if among.document is not None:
             counts = owners == self._codes.get(among.document, -1)
@@ -113,9 +125,10 @@ class Matrix:
         return None if counts is None else np.flatnonzero(counts)
 
 
-def _best(scores: Floats, nums: NDArray[np.int64], limit: int, least: float) -> list[Near]:
-    places = np.flatnonzero(scores >= max(least, _bound(scores, limit)))
-    if len(places) > limit:
+def _best(scores: Floats, nums: NDArray[np.int64], limit: int | None, least: float) -> list[Near]:
+    bound = least if limit is None else max(least, _bound(scores, limit))
+    places = np.flatnonzero(scores >= bound)
+    if limit is not None and len(places) > limit:
         places = places[np.argpartition(scores[places], -limit)[-limit:]]
     found = [Near(float(scores[place]), int(nums[place])) for place in places]
     return sorted(found, key=lambda near: (-near.score, near.num))

@@ -8,16 +8,16 @@ and jobs that another service works on. Steps used by `apply`, and the store's v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.model import Job
 from perdure.store import rows
 from perdure.store.base import Query, Row, Steps
+from perdure.store.connecting import Connecting
 from perdure.store.dialect import Dialect
 from perdure.store.operations import HandOver, NewEvent
 from perdure.store.records import OutboxEvent, OutboxRecord
-from perdure.store.searching import Searching
 from perdure.store.text import cleaned
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ def add(sql: Dialect, events: Sequence[NewEvent], now_ms: int) -> Steps[None]:
         yield Query(sql.OUTBOX_ADD, rows=[rows.event(event, now_ms) for event in events])
 
 
-class Outbox(Searching):
+class Outbox(Connecting):
     """See `perdure.store.base.Store` for what each verb promises."""
 
     flusher: Flusher
-    _write: Callable[[Callable[[], Steps[Any]]], Any]
 
     async def hand_over(self, handing: HandOver) -> bool:
         return bool(await self.flusher.submit(handing))

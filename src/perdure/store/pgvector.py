@@ -78,6 +78,15 @@ SELECT w.n, f.score, f.num FROM wanted w CROSS JOIN LATERAL (
   ORDER BY score DESC, v.num LIMIT $5) f
 WHERE f.score >= $6 ORDER BY w.n, f.score DESC, f.num
 """
+#: Without a limit nothing has to be sorted before it is known to be near enough.
+WITHIN = """
+WITH wanted AS MATERIALIZED (
+  SELECT w.n, {ours}.chunk_unit(w.data) AS vector FROM unnest($4::bytea[]) WITH ORDINALITY AS w(data, n))
+SELECT w.n, f.score, f.num FROM wanted w CROSS JOIN LATERAL (
+  SELECT v.num, -(v.vector OPERATOR({theirs}.<#>) w.vector) AS score FROM {ours}.chunk_vector_whole v
+  WHERE v.org = $1 AND v.model = $2 AND v.dimensions = $3 {among} OFFSET 0) f
+WHERE f.score >= $5 ORDER BY w.n, f.score DESC, f.num
+"""
 AMONG = {
     "collection": "AND EXISTS (SELECT 1 FROM {ours}.document d WHERE d.org = v.org AND d.id = v.document_id "
     "AND d.collection = ${n})",
@@ -139,7 +148,7 @@ class PgVectors:
             await asyncio.gather(self._filling, return_exceptions=True)
 
     async def nearest(
-        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float
+        self, which: Which, wanted: Sequence[bytes], limit: int | None, among: Among, least: float
     ) -> list[list[Near]] | None:
         """For each vector the most similar chunks that are committed, best first; None: the server cannot, now."""
         if which.dimensions > DIMENSIONS_MAX or not await self._is_whole():
@@ -158,15 +167,16 @@ class PgVectors:
             return None
 
     async def _nearest(
-        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float
+        self, which: Which, wanted: Sequence[bytes], limit: int | None, among: Among, least: float
     ) -> list[list[Near]]:
-        params: list[Any] = [which.org, which.model, which.dimensions, list(wanted), limit, least]
+        params: list[Any] = [which.org, which.model, which.dimensions, list(wanted)]
+        params += [least] if limit is None else [limit, least]
         conditions = []
         for name, condition in AMONG.items():
             if (value := getattr(among, name)) is not None:
                 params.append(value)
                 conditions.append(condition.replace("{n}", str(len(params))))
-        statement = NEAREST.replace("{among}", " ".join(conditions))
+        statement = (WITHIN if limit is None else NEAREST).replace("{among}", " ".join(conditions))
         found: list[list[Near]] = [[] for _ in wanted]
         for n, score, num in await self._rows(statement, *params):
             found[n - 1].append(Near(score, num))

@@ -280,10 +280,6 @@ class PostgresDialect(Dialect):
         f"DELETE FROM connection n USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
         "WHERE n.org = r.org AND n.document_id = r.document_id AND n.chunk_id = r.id"
     )
-    CONNECTION_CUT_TO = (
-        f"DELETE FROM connection n USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
-        "WHERE n.org = r.org AND n.other_document_id = r.document_id AND n.other_id = r.id"
-    )
     CHUNK_VECTORS = (
         f"SELECT c.document_id, c.num, c.vector FROM {_unnest({'document_id': 'text'}, 3)} JOIN chunk c "
         "ON c.org = $1 AND c.document_id = r.document_id AND c.model = $2 AND octet_length(c.vector) = $3"

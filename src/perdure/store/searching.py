@@ -133,9 +133,9 @@ class Searching(Reading):
         return [near.num for near in found]
 
     async def _nearest(
-        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float
+        self, which: Which, wanted: Sequence[bytes], limit: int | None, among: Among, least: float
     ) -> list[list[Near]]:
-        """For each vector the most similar chunks that are committed, best first."""
+        """For each vector the most similar chunks that are committed (all, without a limit), best first."""
         if self._server is not None:
             found = await self._server.nearest(which, wanted, limit, among, least)
             if found is not None:

@@ -195,7 +195,6 @@ class SqliteDialect(Dialect):
         "AND other_id = $5"
     )
     CONNECTION_CUT = "DELETE FROM connection WHERE org = $1 AND document_id = $2 AND chunk_id = $3"
-    CONNECTION_CUT_TO = "DELETE FROM connection WHERE org = $1 AND other_document_id = $2 AND other_id = $3"
     CHUNK_VECTORS = (
         "SELECT document_id, num, vector FROM chunk WHERE org = $1 AND model = $2 AND octet_length(vector) = $3 "
         "AND document_id = $4"

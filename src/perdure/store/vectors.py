@@ -28,7 +28,7 @@ class Changed:
     """A document whose chunks are others than at the last look."""
 
     id: str
-    revision: str
+    change: str
     collection: str
     expected: int
 
@@ -43,7 +43,7 @@ class Vectors:
         self._locks: dict[Which, asyncio.Lock] = {}
 
     async def nearest(
-        self, which: Which, wanted: Sequence[bytes], limit: int, among: Among, least: float = -1.0
+        self, which: Which, wanted: Sequence[bytes], limit: int | None, among: Among, least: float = -1.0
     ) -> list[list[Near]]:
         """For each vector the most similar chunks that are committed, best first."""
         rows = unit(wanted, which.dimensions)
@@ -57,7 +57,7 @@ class Vectors:
         """The matrix with every change so far; None if there is no room for it."""
         matrix = self.matrices.pop(which, None) or Matrix(which.dimensions)
         mark, changed = await self._changed(which, matrix.mark)
-        changed = [one for one in changed if matrix.revisions.get(one.id) != one.revision]
+        changed = [one for one in changed if matrix.changes.get(one.id) != one.change]
         row_bytes = which.dimensions * 4 + 12
         if matrix.size + sum(one.expected for one in changed) * row_bytes > self.room_bytes:
             return None
@@ -70,7 +70,7 @@ class Vectors:
         return matrix
 
     async def _read_through(
-        self, which: Which, wanted: Floats, limit: int, among: Among, least: float
+        self, which: Which, wanted: Floats, limit: int | None, among: Among, least: float
     ) -> list[list[Near]]:
         best: list[list[Near]] = [[] for _ in wanted]
         _, everything = await self._changed(which, 0)
@@ -125,4 +125,4 @@ def _put(matrix: Matrix, documents: Sequence[Changed], found: Sequence[Row]) -> 
         nums[document_id].append(num)
         vectors[document_id].append(vector)
     for one in documents:
-        matrix.put(one.id, one.collection, one.revision, nums[one.id], vectors[one.id])
+        matrix.put(one.id, one.collection, one.change, nums[one.id], vectors[one.id])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from perdure.core.chunk import Completeness, Connection, chunk_id
+from perdure.pipelines.connect import EACH
 from perdure.pipelines.document import documents
 from perdure.service import AddOptions
 from tests.faults.fleet import Fleet
@@ -50,7 +51,7 @@ def fresh_pairs(fleet: Fleet, org: str, ids: Mapping[str, str]) -> dict[Pair, fl
     """All that would be connected if it were looked for now; each pair from both sides."""
 
     def nearest(id_: str, *, org: str) -> Coroutine[Any, Any, list[Connection]]:
-        return fleet.app.store.nearest(org, id_)
+        return fleet.app.store.nearest(org, id_, each=EACH)
 
     found = _named(fleet, org, ids, nearest)
     return found | {(there, here): score for (here, there), score in found.items()}

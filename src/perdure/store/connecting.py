@@ -1,0 +1,99 @@
+"""Connections: each chunk has a list of its nearest ones in other documents, and all lists are right.
+
+A list is the best of all that is near, by score and then by id, so the order in which it became known does not matter.
+After its chunks are committed a document is looked around from:
+
+    the lists of its chunks are filled,
+    its chunks are put into the lists of others where they belong,
+    lists of others that lost a chunk of it are filled: they still lead to the one that is gone.
+
+Of two documents whoever was committed last sees the other. What was found is written only if it is all there still, and
+what it tells of is locked meanwhile; otherwise it is looked for again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from perdure.errors import StoreBusy
+from perdure.store.around import LOST, Around, Lists, Look, Moved, best
+from perdure.store.base import Query, Row, Steps
+from perdure.store.each import Each
+from perdure.store.indexing import sliced
+from perdure.store.searching import EACH, THRESHOLD, Searching
+
+TRIES = 20
+
+#: One at a time in an organisation, and none while the chunks of what it tells of change. PostgreSQL only.
+ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('perdure connections ' || CAST($1 AS text), 0))"
+LOCK = Each(
+    "SELECT 1 FROM {r} JOIN indexed i ON i.org = $1 AND i.document_id = r.document_id "
+    "ORDER BY i.document_id FOR SHARE OF i",
+    1,
+    document_id="text",
+)
+THERE = Each(
+    "SELECT 1 FROM {r} CROSS JOIN chunk c "
+    "WHERE c.org = $1 AND c.document_id = r.document_id AND c.id = r.id AND c.model = r.model",
+    1,
+    document_id="text",
+    id="text",
+    model="text",
+)
+LISTED = Each(
+    "SELECT n.document_id, n.chunk_id, n.other_document_id, n.other_id, n.score, n.model "
+    "FROM {r} CROSS JOIN connection n CROSS JOIN chunk o "
+    "WHERE n.org = $1 AND n.document_id = r.document_id AND n.chunk_id = r.id AND o.org = $1 "
+    "AND o.document_id = n.other_document_id AND o.id = n.other_id AND o.model = n.model",
+    1,
+    document_id="text",
+    id="text",
+)
+
+
+class Connecting(Searching):
+    """See `perdure.store.base.Store` for what each verb promises."""
+
+    _write: Callable[[Callable[[], Steps[Any]]], Any]
+
+    async def connect(
+        self, org: str, document_id: str, *, threshold: float = THRESHOLD, each: int = EACH
+    ) -> int:
+        for _ in range(TRIES):
+            try:
+                around = await Look(self, org, threshold, each).around(document_id)
+            except Moved:
+                continue
+            if await self._write(partial(self._put, org, document_id, around, each)):
+                return sum(len(near) for of, near in around.lists.items() if of[0] == document_id)
+        raise StoreBusy(f"the documents around {document_id} change faster than they can be connected")
+
+    def _put(self, org: str, document_id: str, around: Around, each: int) -> Steps[bool]:
+        """Merge the lists with what is stored; False if something that they tell of is gone."""
+        name, params = self.dialect_name, (org,)
+        if name == "postgres":
+            yield Query(ALONE, params)
+            documents = sorted({*around.documents(), document_id})
+            yield from LOCK.steps(name, params, [(id_,) for id_ in documents])
+        wanted = sorted(around.chunks())
+        if len((yield from THERE.steps(name, params, wanted))) < len(wanted):
+            return False
+        stored: Lists = defaultdict(dict)
+        for row in (yield from LISTED.steps(name, params, sorted(around.lists))):
+            stored[row[0], row[1]][row[2], row[3]] = (row[4], row[5])
+        come: list[Row] = []
+        gone: list[Row] = []
+        for of, near in sorted(around.lists.items()):
+            known = stored[of]
+            new = best(known | near, each)
+            come += [(org, *of, *place, *told) for place, told in new.items() if known.get(place) != told]
+            gone += [(org, *of, *place) for place in known if place not in new]
+        # others may have come to lead nowhere since, or lead to what is there again
+        lost = around.lost & {row[:3] for row in (yield Query(LOST, (org, document_id)))}
+        gone += [(org, here, chunk, document_id, other) for here, chunk, other in lost]
+        yield from sliced(self.sql.CONNECTION_DROP, sorted(gone))
+        yield from sliced(self.sql.CONNECTION_ADD, come)
+        return True

@@ -1,0 +1,173 @@
+"""Connections are those that one exact computation over the chunks gives, in whatever order these came and went."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from perdure.core.model import Job
+from perdure.store import around
+from perdure.store.open import open_store
+from perdure.store.sql_store import SqlStore
+from tests.store.making import ORG, World, output, save
+from tests.store.test_chunks import chunk, chunk_set, indexed, vector
+
+EACH, THRESHOLD = 2, 0.6
+Vector = tuple[float, ...]
+Pairs = dict[tuple[str, str], float]
+
+
+def cosine(one: Vector, other: Vector) -> float:
+    lengths = math.hypot(*one) * math.hypot(*other)
+    return round(sum(a * b for a, b in zip(one, other, strict=True)) / lengths, 6) if lengths else 0.0
+
+
+class Shelf:
+    """Documents whose chunks are replaced at will, and what each of them has."""
+
+    def __init__(self, world: World, stores: list[SqlStore], random: Random) -> None:
+        self.world, self.stores, self.random = world, stores, random
+        self.jobs: list[Job] = []
+        self.has: dict[str, dict[str, Vector]] = {}
+
+    async def fill(self, count: int) -> None:
+        for n in range(count):
+            job = await indexed(self.world, name=f"d{n}")
+            self.jobs.append(job)
+            self.has[job.document_id] = {}
+
+    async def replace(self, job: Job, vectors: list[Vector]) -> None:
+        made = [chunk(job.document_id, n, f"{v}", vector(*v)) for n, v in enumerate(vectors)]
+        assert await self.world.store.save(save(job, output=output(), chunks=chunk_set(*made)))
+        self.has[job.document_id] = {c.id: v for c, v in zip(made, vectors, strict=True)}
+
+    async def connect(self, job: Job) -> None:
+        store = self.random.choice(self.stores)
+        await store.connect(ORG, job.document_id, threshold=THRESHOLD, each=EACH)
+
+    async def shown(self) -> Pairs:
+        found = [one for job in self.jobs for one in await self.world.store.connections(ORG, job.document_id)]
+        return {(one.chunk_id, one.other_id): one.score for one in found}
+
+    def exact(self) -> Pairs:
+        """The nearest of each, from both sides."""
+        every = [(doc, id_, v) for doc, chunks in self.has.items() for id_, v in chunks.items()]
+        pairs: Pairs = {}
+        for doc, id_, v in every:
+            scores = [(-cosine(v, w), other, o) for other, o, w in every if other != doc]
+            for score, _, o in sorted(one for one in scores if -one[0] >= THRESHOLD)[:EACH]:
+                pairs[id_, o] = pairs[o, id_] = -score
+        return pairs
+
+    def vectors(self) -> list[Vector]:
+        """Few directions, so that many are equally near; some point nowhere."""
+        numbers = (0.0, 0.1, 1.0)
+        return [tuple(self.random.choices(numbers, k=3)) for _ in range(self.random.randrange(4))]
+
+
+def other(world: World, vectors_by: str) -> SqlStore:
+    store = open_store(world.url, world.clock)
+    store.vectors_by = vectors_by
+    return store
+
+
+async def shelves(world: World, test: Callable[[Shelf], Awaitable[None]], *seeds: int) -> None:
+    """Run the test on a shelf whose documents are connected by two processes, one of which may have pgvector."""
+    by = "pgvector" if world.store.dialect_name == "postgres" else "numpy"
+    second = other(world, by)
+    await second.open()
+    try:
+        for seed in seeds:
+            shelf = Shelf(world, [world.store, second], Random(seed))
+            await test(shelf)
+            for job in shelf.jobs:  # the next one finds nothing of these
+                await shelf.replace(job, [])
+                await shelf.connect(job)
+            assert await world.table("connection") == []
+    finally:
+        await second.close()
+
+
+async def test_whatever_the_order_in_which_documents_come_and_come_again(world: World) -> None:
+    async def test(shelf: Shelf) -> None:
+        await shelf.fill(6)
+        due: set[int] = set()
+        for _ in range(25):
+            n = shelf.random.randrange(6)
+            if shelf.random.random() < 0.5:
+                await shelf.replace(shelf.jobs[n], shelf.vectors())
+                due.add(n)
+            else:
+                await shelf.connect(shelf.jobs[n])
+                due.discard(n)
+        for n in shelf.random.sample(sorted(due), len(due)):
+            await shelf.connect(shelf.jobs[n])
+        assert await shelf.shown() == shelf.exact()
+
+    await shelves(world, test, *range(4))
+
+
+async def test_while_others_come_again_and_are_connected(world: World) -> None:
+    async def test(shelf: Shelf) -> None:
+        await shelf.fill(5)
+
+        async def again(job: Job) -> None:
+            for _ in range(5):
+                await shelf.replace(job, shelf.vectors())
+                await shelf.connect(job)
+
+        await asyncio.gather(*map(again, shelf.jobs))
+        assert await shelf.shown() == shelf.exact()
+
+    await shelves(world, test, *range(4))
+
+
+async def test_a_list_that_loses_one_gets_the_next(world: World) -> None:
+    async def test(shelf: Shelf) -> None:
+        await shelf.fill(EACH + 3)
+        for n, job in enumerate(shelf.jobs):
+            await shelf.replace(job, [(1.0, n / 10)])
+            await shelf.connect(job)
+        assert await shelf.shown() == shelf.exact()
+        nearest = shelf.jobs[1]
+        await shelf.replace(nearest, [])
+        assert nearest.document_id not in {
+            one.other_document_id for one in await world.store.connections(ORG, shelf.jobs[0].document_id)
+        }
+        await shelf.connect(nearest)
+        assert await shelf.shown() == shelf.exact()
+
+    await shelves(world, test, 0)
+
+
+async def test_what_changes_while_it_is_written_is_looked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the write a neighbour gets other chunks, and is connected before we are."""
+
+    async def test(shelf: Shelf) -> None:
+        await shelf.fill(EACH + 3)
+        mine, neighbour, *_ = shelf.jobs
+        for n, job in enumerate(shelf.jobs):
+            await shelf.replace(job, [(1.0, n / 10)])
+        looked = around.Look.around
+        held = [neighbour]
+
+        async def slowly(look: around.Look, document_id: str) -> around.Around:
+            found = await looked(look, document_id)
+            if document_id == mine.document_id and held:
+                await shelf.replace(held.pop(), [(0.0, 1.0)])
+                await shelf.connect(neighbour)
+            return found
+
+        monkeypatch.setattr(around.Look, "around", slowly)
+        for job in shelf.jobs:
+            await shelf.connect(job)
+        assert not held
+        assert await shelf.shown() == shelf.exact()
+
+    await shelves(world, test, 0)
