@@ -11,9 +11,12 @@ import pytest
 from perdure import Context, Document, Perdure, Permanent, Pipeline, Transient
 from perdure.cli.status import document_facts, overview_facts
 from perdure.store.open import open_store
+from perdure.testing import drain, trial
 from tests.doors.command import facts, refused, succeeded
 
-OVERVIEW_KEYS = "now_ms documents next_due_ms late_writes_refused queues workers lanes_down outbox".split()
+OVERVIEW_KEYS = (
+    "now_ms documents next_due_ms late_writes_refused fallbacks queues workers lanes_down outbox".split()
+)
 STATES = "queued running waiting held done dead cancelled".split()
 QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote".split()
 DOCUMENT_KEYS = (
@@ -232,3 +235,25 @@ def test_what_another_service_works_on(store_url: str) -> None:
     assert facts(id_, "--store", store_url)["remote"] is True
     assert "1 event to be published" in succeeded("status", "--store", store_url)
     assert "running at stage weigh, in another service" in succeeded("status", id_, "--store", store_url)
+
+
+def test_what_stood_in_and_what_was_made_good_is_counted(store_url: str) -> None:
+    fallen = Pipeline("fallen")
+
+    @fallen.stage(needs=["scales"])
+    def lift() -> int:
+        return 1
+
+    @lift.fallback
+    def guess() -> int:
+        return 0
+
+    with trial(fallen, store=store_url) as app:
+        app.hold("scales", "out for repair")
+        for text in "ab":
+            app.add(text=text, pipeline=fallen)
+        drain(app)
+        assert "Fallbacks stood in: 2   Made good since: 0" in succeeded("status", "--store", store_url)
+        app.release("scales")
+        drain(app)
+    assert facts("--store", store_url)["fallbacks"] == {"degraded": 2, "repaired": 2}

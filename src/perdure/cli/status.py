@@ -3,6 +3,7 @@
 Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads; every key is always there.
 
     overview   now_ms, documents {queued running waiting held done dead cancelled}, next_due_ms, late_writes_refused,
+               fallbacks {degraded repaired},
                queues [{name paused ready running waiting held over_limit stopped remote ready_since_ms}],
                workers [{id name queues alive in_hand started_ms beat_ms late_writes_refused}],
                lanes_down [{name since_ms reason}],
@@ -15,7 +16,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                error_code status_code message delay_ms why requests {dependency: number}}]
 
 `stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit, `remote` what
-of the running ones other services work on; `outbox` what they have not been told yet.
+of the running ones other services work on; `outbox` what they have not been told yet. `fallbacks` counts, since the
+store was made, how often one stood in for a stage (`degraded`) and how often that was made good (`repaired`).
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ async def overview_facts(store: SqlStore) -> Facts:
         "documents": {state: ended.get(state, live.get(state, 0)) for state in STATES},
         "next_due_ms": tally.next_due_ms,
         "late_writes_refused": tally.fenced,
+        "fallbacks": {name: await store.counted(name) for name in ("degraded", "repaired")},
         "queues": await _queue_facts(store, tally.queues),
         "workers": await _worker_facts(store),
         "lanes_down": [
@@ -157,6 +160,10 @@ def show_overview(facts: Facts, console: Console | None = None) -> None:
         _part(out, "Down, and held because of it", lanes)
     if facts["outbox"]["waiting"]:
         _part(out, "Outbox", _outbox_line(facts["outbox"], now))
+    if facts["fallbacks"]["degraded"]:
+        out.print(
+            "Fallbacks stood in: {degraded:,}   Made good since: {repaired:,}".format(**facts["fallbacks"])
+        )
     due = facts["next_due_ms"]
     line = f"Late writes refused: {facts['late_writes_refused']}"
     out.print(line + (f"   Next one due: {until(due, now)}" if due is not None else ""))
