@@ -34,11 +34,12 @@ from perdure.errors import (
 )
 from perdure.operate.acts import Acting
 from perdure.operate.desk import stage_of
+from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
 from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
-from perdure.store.operations import Added, NewDocument, Requeue
+from perdure.store.operations import Added, NewDocument, Once, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
 from perdure.store.text import checked
 from perdure.watch.board import Board
@@ -75,7 +76,7 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(Acting, Working):
+class AsyncPerdure(Acting, Working, KeyDesk):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(
@@ -174,6 +175,32 @@ class AsyncPerdure(Acting, Working):
         document = await self._receive(options, pipeline)
         return await self._known((await self.store.add([document]))[0], document)
 
+    async def add_once(
+        self, entries: Iterable[tuple[Pipeline | str, AddOptions]], once: Once | None = None
+    ) -> list[Added]:
+        """Take documents in, all in one transaction; under a key only the first time. Pipeline `auto`: by content."""
+        new = [await self._receive(options, *self._route(pipeline, options)) for pipeline, options in entries]
+        if once is None:
+            return await self._add(new)
+        answer = await self.store.add_once(once, new)
+        added = answer.added or []
+        if answer.repeated:
+            return added
+        final = [await self._known(one, document) for one, document in zip(added, new, strict=True)]
+        if final != added:
+            await self.store.answer_once(once, final)
+        return final
+
+    def _route(self, pipeline: Pipeline | str, options: AddOptions) -> tuple[Pipeline | str, AddOptions]:
+        if pipeline != "auto":
+            return pipeline, {}
+        from perdure.pipelines.routing import routed  # heavy, and not everybody asks for it
+
+        name, found = routed(options, self.pipelines)
+        more: AddOptions = {}
+        more.update(found)  # type: ignore[typeddict-item]
+        return name, more
+
     async def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
         answers: list[Added] = []
         batch: list[NewDocument] = []
@@ -208,7 +235,10 @@ class AsyncPerdure(Acting, Working):
             return added
         return Added(added.id, answer if same else "refreshed")
 
-    async def _receive(self, options: AddOptions, pipeline: Pipeline | str) -> NewDocument:
+    async def _receive(
+        self, options: AddOptions, pipeline: Pipeline | str, found: AddOptions | None = None
+    ) -> NewDocument:
+        options = {**options, **(found or {})}
         unknown = set(options) - set(AddOptions.__annotations__)
         if unknown:
             raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")

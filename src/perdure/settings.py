@@ -192,6 +192,12 @@ class Settings(BaseSettings):
         validation_alias="PUSHGATEWAY_URL",
         description="The Pushgateway that is meant.",
     )
+    api_rate_per_s: float = Field(
+        default=500, gt=0, description="How often an organisation may ask one HTTP server in a second."
+    )
+    api_json_bytes_max: int = Field(
+        default=32 * 1024 * 1024, ge=1024, description="The largest JSON body that the HTTP server reads."
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import operator
+from perdure.cli import operator, serving
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
 from perdure.cli.simulate import simulate
@@ -242,7 +242,8 @@ def bench(
     asyncio.run(run(store or ["sqlite", "postgres"], quick, json))
 
 
-for command in (*operator.COMMANDS, simulate, metrics, rules):
+app.add_typer(serving.keys, name="key")
+for command in (*operator.COMMANDS, serving.serve, simulate, metrics, rules):
     app.command()(command)
 
 

@@ -12,14 +12,15 @@ T = TypeVar("T")
 
 
 def opened(
-    address: str | None, act: Callable[[AsyncPerdure], Awaitable[T]], given: AsyncPerdure | None = None
-) -> T:
+    address: str | None, act: Callable[[AsyncPerdure], Awaitable[T]], given: AsyncPerdure | None = None,
+    create: bool = False,
+) -> T:  # fmt: skip
     """What `act` gives with an app over the store, or with one that is given; store_unavailable where there is no
-    store: none is made."""
+    store, unless it may be made."""
 
     async def run() -> T:
         app = given or AsyncPerdure(address)
-        await app.store.open(create=False)
+        await app.store.open(create=create)
         try:
             return await act(app)
         finally:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from typing import Any
 
 from perdure.core.events import Events
+from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
 from perdure.engine.supervisor import Supervisor
 from perdure.errors import PerdureError, UsageError
 from perdure.store.sql_store import SqlStore
@@ -23,6 +25,8 @@ from perdure.watch.log import configure, log_events
 def main() -> None:
     target, options = sys.argv[1], json.loads(sys.argv[2])
     may_be_ended()
+    if options.get("with_parent"):
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     async def run() -> int:
         events, board = Events(), Board.shared()

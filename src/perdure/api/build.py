@@ -1,0 +1,66 @@
+"""The application: its routes, its errors, its life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from perdure import __version__
+from perdure.api import documents, finding, health, streaming
+from perdure.api.caller import Gate
+from perdure.api.problems import handle_errors
+from perdure.api.receiving import Limits
+from perdure.api.views import Bulk, NewDocument
+from perdure.service import AsyncPerdure
+
+SUMMARY = "Processes documents and never loses one."
+ABOUT = """Hand in a URL, a text or a file; what is answered with an id is durable. Every error is a problem+json with a
+stable `code`. Lists are read on with `after`. A key belongs to an organisation, and what is another's is not there."""
+PAUSE_S, UPLOAD_S = 30.0, 3600.0
+
+
+def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
+    """The HTTP API over the app, which is started and closed with it. `open_`: no key is needed (on loopback)."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.stopping = asyncio.Event()
+        await service.start()
+        try:
+            yield
+        finally:
+            app.state.stopping.set()
+            await service.close()
+
+    app = FastAPI(
+        title="Perdure", version=__version__, summary=SUMMARY, description=ABOUT, lifespan=life,
+        separate_input_output_schemas=False,
+    )  # fmt: skip
+    settings = service.settings
+    app.state.service, app.state.streams = service, 0
+    app.state.gate = Gate(service, open_, settings.api_rate_per_s)
+    app.state.limits = Limits(settings.document_bytes_max, settings.api_json_bytes_max, PAUSE_S, UPLOAD_S)
+    for router in (documents.router, finding.router, streaming.router, health.router):
+        app.include_router(router)
+    handle_errors(app)
+    _add_schemas(app)
+    return app
+
+
+def _add_schemas(app: FastAPI) -> None:
+    """Bodies that are read here and not by the framework have schemas as well."""
+    make = app.openapi
+
+    def openapi() -> dict[str, object]:
+        made = make()
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        for model in (NewDocument, Bulk):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schema.pop("$defs", None)
+            schemas.setdefault(model.__name__, schema)
+        return made
+
+    app.openapi = openapi  # type: ignore[method-assign]

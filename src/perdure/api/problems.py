@@ -1,0 +1,143 @@
+"""Errors as problem+json (RFC 9457): a stable `code`, a status that fits it, and a sentence that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from perdure.errors import (
+    DocumentUnknown,
+    InputTooLarge,
+    MoveForbidden,
+    PerdureError,
+    StageUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    Unstorable,
+    UsageError,
+)
+
+log = logging.getLogger("perdure.api")
+MEDIA_TYPE = "application/problem+json"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: What the databases call it when their disk is full.
+FULL_ERRORS = ("FullError", "DiskFullError")
+RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
+
+
+class Problem(BaseModel):
+    """What went wrong and what to do about it."""
+
+    type: str = Field(examples=["urn:perdure:document_unknown"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    code: str = Field(examples=["document_unknown"], description="Stable; listed in the reference.")
+    detail: str = Field(examples=["there is no document 0197…; check the id"])
+    errors: list[dict[str, Any]] | None = Field(default=None, description="Where the request is wrong.")
+
+
+class Refused(UsageError):
+    """A request that is turned away before anything was done."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, retry_after_s: float | None = None, **headers: str
+    ) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, round(retry_after_s + 0.5)))
+
+
+def status_of(error: PerdureError) -> int:
+    """The HTTP status that an error of ours has."""
+    match error:
+        case Refused(status=status):
+            return status
+        case DocumentUnknown() | StageUnknown():
+            return 404
+        case InputTooLarge():
+            return 413
+        case MoveForbidden():
+            return 409
+        case Unstorable() | UsageError():
+            return 422
+        case StoreError():
+            return 503
+        case _:
+            return 500
+
+
+def problem(
+    status: int, code: str, detail: str, *, errors: list[dict[str, Any]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:  # fmt: skip
+    """The answer for one error."""
+    body = {
+        "type": f"urn:perdure:{code}", "title": HTTPStatus(status).phrase, "status": status, "code": code,
+        "detail": detail,
+    }  # fmt: skip
+    if errors is not None:
+        body["errors"] = errors
+    return JSONResponse(body, status, headers, MEDIA_TYPE)
+
+
+async def _ours(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, PerdureError):
+        raise error
+    status, headers = status_of(error), dict(getattr(error, "headers", {}))
+    if isinstance(error, StoreError) and status == 503:
+        headers["Retry-After"] = str(RETRY_S.get(type(error), 10))
+    return problem(status, error.code, str(error) or error.code, headers=headers)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    return invalid(found)
+
+
+def invalid(found: Any) -> JSONResponse:
+    """The answer to a request whose parts are not what they should be."""
+    errors = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in found]
+    said = "; ".join(f"{one['where']}: {one['what']}" for one in errors[:5])
+    return problem(422, "request_invalid", said or "the request cannot be read", errors=errors)
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    codes = {404: "route_unknown", 405: "method_not_allowed"}
+    said = {
+        404: "there is no such route; GET /openapi.json lists all",
+        405: "this route has other methods; see Allow",
+    }
+    detail = said.get(status, str(getattr(error, "detail", "")))
+    return problem(status, codes.get(status, "request_invalid"), detail, headers=headers)
+
+
+async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+    full = isinstance(error, OSError) and error.errno in FULL
+    if full or type(error).__name__ in FULL_ERRORS:
+        return problem(
+            507, "storage_full", "the server's disk is full; nothing was taken in, try again later"
+        )
+    log.error("a request failed: %r", error, exc_info=error)
+    return problem(500, "unexpected", "something went wrong here; it is in the server's log")
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Every error of the application leaves it as a problem."""
+    app.add_exception_handler(PerdureError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(OSError, _unexpected)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,40 @@
+"""What every route needs: the app behind it, the id in its path, the problems it may answer with."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from perdure.api.problems import MEDIA_TYPE, Problem
+from perdure.errors import DocumentUnknown
+from perdure.service import AsyncPerdure
+
+_ID = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+def _service(request: Request) -> AsyncPerdure:
+    service: AsyncPerdure = request.app.state.service
+    return service
+
+
+def _document_id(id_: Annotated[str, Path(alias="id", description="A document's id.")]) -> str:
+    """What can be no id is nobody's id."""
+    if _ID.fullmatch(id_) is None:
+        raise DocumentUnknown(f"there is no document {id_!r}; check the id")
+    return id_
+
+
+Service = Annotated[AsyncPerdure, Depends(_service)]
+DocumentId = Annotated[str, Depends(_document_id)]
+
+_SAID = {
+    401: "No key, or one that is not good.", 403: "The key lacks the scope.", 404: "No such document here.",
+    409: "Its state does not allow that.", 413: "Too large.", 415: "No known form.", 422: "Not as it should be.",
+    429: "Too often; see Retry-After.", 503: "The store is away; see Retry-After.",
+}  # fmt: skip
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": said, "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+    for status, said in _SAID.items()
+}

@@ -1,0 +1,95 @@
+"""What happens to documents, as server-sent events. Whoever was cut off goes on with `Last-Event-ID`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from perdure.api.caller import Reader
+from perdure.api.problems import Refused
+from perdure.api.shared import PROBLEMS, Service
+from perdure.errors import StoreError
+from perdure.service import AsyncPerdure
+from perdure.store.feed import NAMES, Happened, place
+
+router = APIRouter(prefix="/v3", tags=["events"], responses=PROBLEMS)
+LOOK_S = 0.5
+BEAT_S = 15.0  # of silence, after which proxies want to hear something
+STREAMS_MAX = 200
+EVENT = {
+    "description": "Events, each with id, event and data.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+
+@router.get("/events", response_class=StreamingResponse, responses={200: EVENT})
+async def events(
+    request: Request, service: Service, caller: Reader,
+    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=50)] = None,
+    after: Annotated[str | None, Query(max_length=50, description="As Last-Event-ID; `0-0`: all that is kept.")] = None,
+    name: Annotated[list[str] | None, Query(description=f"Only these: {', '.join(NAMES)}.")] = None,
+) -> StreamingResponse:  # fmt: skip
+    """What happens to documents of the organisation from now on, or from where you were."""
+    if unknown := sorted(set(name or ()) - set(NAMES)):
+        raise Refused(422, "event_unknown", f"there is no event {unknown[0]!r}; there are {', '.join(NAMES)}")
+    start = last_event_id or after or await service.store.feed_end()
+    place(start)
+    state = request.app.state
+    if state.streams >= STREAMS_MAX:
+        raise Refused(
+            503, "streams_too_many", "too many streams are open here; try again later", retry_after_s=10
+        )
+    stream = _stream(request, service, caller.org, start, frozenset(name or NAMES))
+    return StreamingResponse(
+        stream,
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _stream(
+    request: Request, service: AsyncPerdure, org: str, start: str, names: frozenset[str]
+) -> AsyncIterator[bytes]:
+    state, silent_s = request.app.state, 0.0
+    state.streams += 1
+    try:
+        yield b": from here on\n\n"
+        while not state.stopping.is_set():
+            try:
+                found = await service.store.feed(org, start)
+            except StoreError:
+                found = []  # it comes back, or the client goes
+            if found:
+                start = found[-1].place
+                wanted = b"".join(_event(one) for one in found if one.name in names)
+                if wanted:
+                    silent_s = 0.0
+                    yield wanted
+                continue
+            silent_s += LOOK_S
+            if silent_s >= BEAT_S:
+                silent_s = 0.0
+                yield b": still here\n\n"
+            if await request.is_disconnected():
+                return
+            await _pause(state.stopping)
+    finally:
+        state.streams -= 1
+
+
+async def _pause(stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(LOOK_S):
+            await stopping.wait()
+    except TimeoutError:
+        return
+
+
+def _event(one: Happened) -> bytes:
+    told = {"document_id": one.document_id, "at_ms": one.at_ms, **one.data}
+    return f"id: {one.place}\nevent: {one.name}\ndata: {json.dumps(told)}\n\n".encode()
