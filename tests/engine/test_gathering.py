@@ -164,6 +164,38 @@ def test_what_other_content_does_not_spawn_is_not_gathered(store_url: str) -> No
         assert [a.outcome for a in app.attempts(id_) if "/words" in a.job_key] == ["dead"]
 
 
+def gathering(name: str, bits: Pipeline) -> Pipeline:
+    """A pipeline for follow-up jobs that spawn a child and gather it."""
+    pipeline = Pipeline(name)
+
+    @pipeline.stage
+    def cut() -> Result[int]:
+        return Result(1, spawn=[bits.child(name, text=name)])
+
+    @pipeline.stage
+    def count(cut: int, gathered: Gathered) -> int:
+        return gathered.documents["letters"]["done"]
+
+    return pipeline
+
+
+def test_jobs_that_gather_do_not_wait_for_each_other(store_url: str) -> None:
+    whole, first, second = Pipeline("whole"), gathering("first", letters), gathering("second", letters)
+
+    @whole.stage
+    def begin(doc: Document) -> Result[int]:
+        return Result(1, spawn=[first.job(doc), second.job(doc)])
+
+    @whole.stage
+    def end(begin: int, gathered: Gathered) -> dict[str, str]:
+        return gathered.jobs
+
+    with trial([whole, first, second, letters], store=store_url) as app:
+        id_ = app.add(text="one", pipeline=whole).id
+        assert drain(app).done == 3
+        assert app.output(id_, "end") == {"first": "done", "second": "done"}
+
+
 def test_real_time_and_idleness(store_url: str) -> None:
     with Perdure(store_url, pipelines=APP) as app:
         ids = [app.add(text=f"one two {n}", pipeline=archive).id for n in range(3)]
