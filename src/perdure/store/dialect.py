@@ -619,8 +619,8 @@ class Dialect(ABC):
     LEASE_BEGIN: str
     BEAT: str
     BEAT_HELD: str
-    #: Whether something that the document of job j spawned has not ended. Of its jobs those that came after j: it cannot
-    #: have spawned others, and two that both gather would wait for each other.
+    #: Whether something that the document of job j spawned has not ended. Of its jobs those that came after j: it
+    #: cannot have spawned others, and two that both gather would wait for each other.
     _SPAWNED = (
         "EXISTS (SELECT 1 FROM document c WHERE c.org = j.org AND c.parent_id = j.document_id AND c.state = 'open') "
         "OR EXISTS (SELECT 1 FROM job f WHERE f.org = j.org AND f.document_id = j.document_id AND f.id > j.id "
