@@ -26,6 +26,8 @@ from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
 from perdure.operate.rerun import Rerun, RerunOptions
+from perdure.operate.timeline import Happening
+from perdure.operate.why import Why
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
@@ -115,6 +117,14 @@ class Perdure:
     ) -> list[Status]:
         """Documents, newest first; `state` takes the words of other systems too, `after` an id to go on from."""
         return self._call(self.service.documents(state=state, org=org, after=after, limit=limit))
+
+    def why(self, document_id: str, org: str | None = None) -> Why:
+        """One sentence: what the document waits for, for how long, what happens next, and what to press if anything."""
+        return self._call(self.service.why(document_id, org))
+
+    def timeline(self, document_id: str, org: str | None = None) -> list[Happening]:
+        """All that happened to the document, in order and with durations."""
+        return self._call(self.service.timeline(document_id, org))
 
     def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
         """Every claim of the document that ended, oldest first."""

@@ -36,6 +36,7 @@ from perdure.operate.acts import Acting
 from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
+from perdure.operate.seeing import Seeing
 from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
@@ -76,7 +77,7 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(Acting, Working, KeyDesk):
+class AsyncPerdure(Acting, Seeing, Working, KeyDesk):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import operator, serving
+from perdure.cli import operator, serving, why
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
 from perdure.cli.simulate import simulate
@@ -243,7 +243,7 @@ def bench(
 
 
 app.add_typer(serving.keys, name="key")
-for command in (*operator.COMMANDS, serving.serve, simulate, metrics, rules):
+for command in (*why.COMMANDS, *operator.COMMANDS, serving.serve, simulate, metrics, rules):
     app.command()(command)
 
 

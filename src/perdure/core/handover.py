@@ -41,10 +41,14 @@ class Handover:
     @classmethod
     def last(cls, job: Job) -> Handover | None:
         """The last one of the job, whoever has it now."""
-        if job.remote is None:
+        return cls.from_text(job.remote)
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Handover | None:
+        if text is None:
             return None
         known = {f.name for f in fields(cls)}  # a newer release may have written more
-        return cls(**{name: value for name, value in json.loads(job.remote).items() if name in known})
+        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
     def policy(self, base: Policy) -> Policy:
         """The job's policy with what holds for this stage."""

@@ -40,3 +40,23 @@ def size(number: int) -> str:
         if number >= factor:
             return f"{number / factor:.1f} {unit}"
     return f"{number} B"
+
+
+def when(ms: int, now_ms: int) -> str:
+    """A moment as a clock shows it, with its date where that is another day; in UTC."""
+    at, now = (datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in (ms, now_ms))
+    return at.strftime("%H:%M:%SZ" if at.date() == now.date() else "%Y-%m-%d %H:%M:%SZ")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 document`, `2 documents`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+LINE_MAX = 160
+
+
+def line(text: str) -> str:
+    """What came from elsewhere, on one line and not too long."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= LINE_MAX else f"{flat[: LINE_MAX - 1]}…"

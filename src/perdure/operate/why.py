@@ -1,0 +1,308 @@
+"""Why a document is where it is: one sentence that says what it waits for, for how long, and what happens next.
+
+Pure: `explain` makes it of a Situation. Where a person must act it says what to press.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perdure.core.frozen import frozen
+from perdure.core.handover import Handover
+from perdure.core.model import repairs
+from perdure.core.services import CONFIGURATION
+from perdure.operate.situation import Situation
+from perdure.operate.words import count, line, since, until, when
+from perdure.store.base import BREAKER
+from perdure.store.inspecting import AHEAD_MAX, JobRecord
+from perdure.store.records import Attempt, DependencyRecord
+
+#: A lease that is over for longer than this should have been taken back.
+LATE_MS = 10_000
+
+
+@frozen
+class Why:
+    """The sentence, and the command that a person should press; None: nobody has to do anything."""
+
+    id: str
+    state: str
+    sentence: str
+    press: str | None = None
+
+
+Said = tuple[str, str | None]
+
+
+def explain(s: Situation) -> Why:
+    """One sentence about the document."""
+    said, press = _BY_STATE[s.status.state](s)
+    for told, also in (_follower(s, job) for job in s.followers):
+        said, press = f"{said}{told}", press or also
+    do = f": press `{press}`" if press else ""
+    return Why(s.status.id, s.status.state, f"{said}{do}.", press)
+
+
+# --- by state ------------------------------------------------------------------------------------
+
+
+def _queued(s: Situation) -> Said:
+    job, waited = s.job, since(s.since_ms, s.now_ms)
+    if job is None:
+        return "It is in no queue although it has not ended", "perdure audit"
+    if s.paused is not None:
+        by = f"{s.paused.who} paused queue {job.queue}{_because(s.paused.reason)}"
+        age = f" {since(s.paused.at_ms, s.now_ms)} ago" if s.paused.at_ms else ""
+        return f"It has waited for {waited} because {by}{age}", f"perdure resume {job.queue}"
+    if not s.serving:
+        return f"It has waited for {waited} because no worker serves queue {job.queue}", "perdure worker"
+    if job.probe is not None:
+        return f"It is the one that finds out whether {job.probe} is back, and begins within seconds", None
+    if job.state == "parked":
+        return _parked(s, job, waited)
+    if (aside := _unserved(s)) is not None:
+        return aside
+    alone = ", alone because a worker died with it in hand" if job.suspect else ""
+    served = f"{count(len(s.serving), 'worker')} {'serves' if len(s.serving) == 1 else 'serve'} the queue"
+    if not s.ahead:
+        return (
+            f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}",
+            None,
+        )
+    ahead = f"{s.ahead:,}" if s.ahead < AHEAD_MAX else f"more than {AHEAD_MAX - 1:,}"
+    order = f"{ahead} {'is' if s.ahead == 1 else 'are'} before it and {served}"
+    return f"It has waited for {waited} in queue {job.queue}: {order}; it begins by itself{alone}", None
+
+
+def _parked(s: Situation, job: JobRecord, waited: str) -> Said:
+    limit = s.limit
+    if limit is None or (limit.concurrency is None and limit.rate_per_s is None):
+        return f"It has waited for {waited} for room under {job.limit_key} and is let in within seconds", None
+    bounds = []
+    if limit.concurrency is not None:
+        bounds.append(f"{limit.used:,} of {limit.concurrency:,} are let in")
+    if limit.rate_per_s is not None:
+        bounds.append(f"{limit.rate_per_s:g} may start per second")
+    told = f"{' and '.join(bounds)}, {limit.parked:,} {'waits' if limit.parked == 1 else 'wait'}"
+    room = f"It has waited for {waited} for room under the limit of {limit.key} ({told})"
+    return f"{room}; it goes on by itself, or sooner with `perdure limit {limit.key} --concurrency N`", None
+
+
+def _running(s: Situation) -> Said:
+    job = s.job
+    if job is None:
+        return "It runs, and its job is just being written", None
+    if s.status.remote:
+        return _remote(s, job)
+    ran = since(job.progress_ms if _saved_in_claim(job) else job.claimed_ms, s.now_ms)
+    who = s.worker.name if s.worker is not None else "unknown"
+    attempt = f"attempt {job.attempts} of {job.attempts_max}"
+    where = f"It has run stage {job.stage} for {ran} in worker {job.worker} ({who}), {attempt}"
+    late_ms = s.now_ms - (job.lease_until_ms or s.now_ms)
+    if s.worker_gone or s.worker is None or late_ms > LATE_MS:
+        lost = "is gone" if s.worker_gone or s.worker is None else "does not renew its lease"
+        if not s.serving:
+            return f"{where}, but that worker {lost} and there is no other to take it back", "perdure worker"
+        return f"{where}, but that worker {lost}; another takes it back within seconds", None
+    signs = [f"{count(s.items, 'item')} saved"] if s.items else []
+    if job.beat_ms is not None:
+        signs.append(f"last beat {since(job.beat_ms, s.now_ms)} ago")
+    alone = "; it runs alone because a worker died with it in hand" if job.suspect else ""
+    return f"{where}: {', '.join(signs) or 'just begun'}{alone}; it is at work, there is nothing to do", None
+
+
+def _remote(s: Situation, job: JobRecord) -> Said:
+    given, waited = Handover.from_text(job.remote), since(job.claimed_ms, s.now_ms)
+    event, done = (given.event, given.done) if given else ("its event", "the answer")
+    pending = next((one for one in s.events if one.hands_over), None)
+    if pending is not None:
+        tried = (
+            f"; tried {count(pending.tries, 'time')}{_because(pending.error or '')}" if pending.tries else ""
+        )
+        look = " (is the broker up, and do workers have RABBITMQ_HOST?)"
+        return (
+            f"It has waited for {waited} to be handed over at stage {job.stage}: "
+            f"event {event} is not published yet{tried}{look}; it is as soon as the broker takes it",
+            None,
+        )
+    until_ms = job.lease_until_ms
+    left = f" {until(until_ms, s.now_ms)}" if until_ms is not None else ""
+    then = "it fails for good" if job.attempts >= job.attempts_max else f"attempt {job.attempts + 1} begins"
+    return (
+        f"It has waited for {waited} for another service at stage {job.stage}: {event} is published, "
+        f"{done} has not come; without an answer{left} {then}",
+        None,
+    )
+
+
+def _waiting(s: Situation) -> Said:
+    job, last = s.job, s.last
+    if s.paused is not None:
+        return _queued(s)
+    if s.gathers:
+        return _gathering(s)
+    due_ms = s.status.run_at_ms or 0
+    again = f"{until(due_ms, s.now_ms)} ({when(due_ms, s.now_ms)})" if due_ms > s.now_ms else "now"
+    if due_ms + LATE_MS < s.now_ms and not s.serving:
+        late = since(due_ms, s.now_ms)
+        return f"It has been due for {late} and no worker is there to take it up", "perdure worker"
+    if (aside := _unserved(s)) is not None:
+        return aside
+    if last is None or job is None:
+        by = next((act for act in s.acts if act.verb == "requeue"), None)
+        who = f" by {by.who}{_because(by.reason)}" if by is not None and s.status.generation > 1 else ""
+        return f"It is scheduled{who} and begins {again}", None
+    cause = f"{_failed(last)}"
+    waited = since(last.ended_ms, s.now_ms)
+    if last.outcome in ("retry", "rescheduled"):
+        tried = f"attempt {last.attempt} of {job.attempts_max} failed at stage {last.stage}"
+        return (
+            f"It has waited for {waited} because {tried} with {cause}; attempt {last.attempt + 1} begins {again}",
+            None,
+        )
+    asked = f"{last.why}{f' ({cause})' if last.error_code else ''}"
+    return (
+        f"It has waited for {waited} at stage {last.stage}: {asked}; it goes on {again} and no attempt was used",
+        None,
+    )
+
+
+def _gathering(s: Situation) -> Said:
+    total = sum(one.count for one in s.children)
+    open_ = sum(one.count for one in s.children if one.state == "open")
+    jobs = sum(one.finished_ms is None and not repairs(one.key) for one in s.followers)
+    left = [f"{open_:,} of {total:,} documents"] if open_ else []
+    left += [count(jobs, "follow-up job")] if jobs else []
+    dead = sum(one.count for one in s.children if one.state == "dead")
+    died = f" ({dead:,} died)" if dead else ""
+    what, have = " and ".join(left) or "they", "has" if (open_, jobs) == (0, 1) else "have"
+    waited = since(s.last.ended_ms if s.last else s.since_ms, s.now_ms)
+    return (
+        f"It has waited for {waited} for what it spawned: {what} {have} not ended{died}; then it goes on by itself",
+        None,
+    )
+
+
+def _held(s: Situation) -> Said:
+    job, stage = s.job, s.status.stage
+    if s.paused is not None and not s.down:
+        return _queued(s)
+    by_hand = [d for d in s.down if d.held_by != BREAKER]
+    one = next(iter(by_hand or s.down), None)
+    if one is None or job is None:
+        return f"It was held because stage {stage} needs {s.status.held_by}, which is just coming back", None
+    others = [d.name for d in s.down if d is not one]
+    also = f" (and {', '.join(others)})" if others else ""
+    held_ms = max(one.since_ms or 0, s.since_ms)
+    told = f"It has been held for {since(held_ms, s.now_ms)} because stage {stage} needs {one.name}{also}"
+    return _down(s, told, one)
+
+
+def _down(s: Situation, told: str, one: DependencyRecord) -> Said:
+    down, n = since(one.since_ms, s.now_ms), one.held
+    wait = f"{count(n, 'document')} {'waits' if n == 1 else 'wait'}"
+    if one.state == "ramping":
+        return (
+            f"{told}, which is back after {down}: documents go on at {one.ramp_per_s or 0:.0f} per second",
+            None,
+        )
+    because = _because(one.reason)
+    if one.held_by == BREAKER:
+        probe = until(one.probe_at_ms, s.now_ms) if one.probe_at_ms is not None else "soon"
+        then = f"the next probe is {probe} and, if it succeeds, they go on by themselves"
+        return f"{told}, which has been down for {down}{because}: {wait}; {then}", None
+    if one.held_by == CONFIGURATION:
+        then = "they go on when a worker starts that is"
+        return f"{told}, which no worker is configured for{because}: {wait}; {then}", "perdure worker"
+    held = f"which {one.held_by} has held for {down}{because}"
+    return f"{told}, {held}: {wait} until somebody releases it", f"perdure release {one.name}"
+
+
+def _done(s: Situation) -> Said:
+    tries = sum(a.charged for a in s.ours) or s.status.attempts_made
+    after = f" after {count(tries, 'attempt')}" if tries > 1 else ""
+    told = f"It is done{after}, {since(s.status.finished_ms, s.now_ms)} ago"
+    if not s.status.degraded:
+        return told, None
+    repair = next((job for job in s.followers if repairs(job.key) and job.finished_ms is None), None)
+    if repair is None:
+        return f"{told}, but degraded: a fallback stands in and nothing repairs it by itself", _requeue(s)
+    return f"{told}, but degraded: a fallback stands in until its repair succeeds", None
+
+
+def _dead(s: Situation) -> Said:
+    last, status = s.last, s.status
+    cause = f"{status.error_code}: {line(status.error_message or '')}"
+    at = f" at stage {last.stage}" if last is not None else ""
+    why = f" ({last.why})" if last is not None and last.why not in cause else ""
+    others = f"; {s.alike - 1:,} more died of the same" if s.alike > 1 else ""
+    told = f"It has been dead for {since(status.finished_ms, s.now_ms)}{at}: {cause}{why}{others}"
+    return f"{told}; nothing happens by itself, so mend the cause and start it again", _requeue(s)
+
+
+def _cancelled(s: Situation) -> Said:
+    act = next((one for one in s.acts if one.verb == "cancel"), None)
+    by = f" by {act.who}" if act is not None else ""
+    reason = _because(s.status.error_message or "")
+    ago = since(s.status.finished_ms, s.now_ms)
+    return (
+        f"It was cancelled {ago} ago{by}{reason} and stays so; `perdure requeue {s.status.id}` starts it again",
+        None,
+    )
+
+
+_BY_STATE: dict[str, Callable[[Situation], Said]] = {
+    "queued": _queued, "running": _running, "waiting": _waiting, "held": _held, "done": _done, "dead": _dead,
+    "cancelled": _cancelled,
+}  # fmt: skip
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _follower(s: Situation, job: JobRecord) -> Said:
+    """What there is to say of a follow-up job; nothing of one that went well."""
+    last = next((a for a in reversed(s.attempts) if a.job_key == job.key), None)
+    failed = f": {_failed(last)}" if last is not None and last.error_code is not None else ""
+    if job.generation != s.status.generation or job.state in ("done", "cancelled"):
+        return "", None
+    if job.state == "dead":
+        return f"; its follow-up job {job.name} failed{failed}", _requeue(s)
+    due_ms = job.run_at_ms if job.state == "waiting" else 0
+    again = f" and goes on {until(due_ms, s.now_ms)}" if due_ms else ""
+    return (
+        f"; its follow-up job {job.name} is {'queued' if job.state == 'parked' else job.state}{failed}{again}",
+        None,
+    )
+
+
+def _unserved(s: Situation) -> Said | None:
+    """Given back because no worker that took it knows its pipeline or stage."""
+    job, last = s.job, s.last
+    if job is None or last is None or not job.holds or last.outcome != "hold" or s.down:
+        return None
+    again = f"; it is offered again {until(s.status.run_at_ms, s.now_ms)}" if s.status.run_at_ms else ""
+    told = f"It has waited for {since(last.ended_ms, s.now_ms)} because no worker that took it could run it"
+    return (
+        f"{told} ({line(last.why)}){again}: start one whose app has pipeline {job.pipeline}",
+        "perdure worker MODULE:APP",
+    )
+
+
+def _saved_in_claim(job: JobRecord) -> bool:
+    return job.progress_ms is not None and job.claimed_ms is not None and job.progress_ms > job.claimed_ms
+
+
+def _requeue(s: Situation) -> str:
+    return f"perdure requeue {s.status.id}"
+
+
+def _failed(attempt: Attempt) -> str:
+    code = attempt.error_code or attempt.outcome
+    named = f"{code}: {attempt.error_type}" if code == "unexpected" else code
+    status = f" (HTTP {attempt.status_code})" if attempt.status_code else ""
+    return f"{named}{_because(attempt.message)}{status}" if attempt.message else f"{named}{status}"
+
+
+def _because(reason: str | None) -> str:
+    return f" ({line(reason)})" if reason else ""

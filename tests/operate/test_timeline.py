@@ -1,0 +1,111 @@
+"""The timeline: everything that happened to a document, in order, whoever did it."""
+
+from __future__ import annotations
+
+from perdure import Context, Document, Permanent, Pipeline, Result, RetryLater, Transient
+from perdure.store.base import BREAKER
+from perdure.testing import Trial, drain, tick, trial
+from tests.doors.command import succeeded
+
+books = Pipeline("books", backoff_s=30)
+pages = Pipeline("pages")
+connect = Pipeline("connect", attempts=1)
+
+
+@pages.stage
+def keep(doc: Document) -> int:
+    return 1
+
+
+@connect.stage
+def join(doc: Document) -> int:
+    raise Permanent("bad_vectors", "they do not fit")
+
+
+@books.stage(model="reader-1")
+def read(doc: Document, ctx: Context) -> list[str]:
+    if ctx.attempt == 1 and ctx.generation == 1:
+        raise Transient("the line is busy")
+    return list(ctx.items(["a", "b", "c"], run=str.upper))
+
+
+@books.stage(needs=["ocr"])
+def look(doc: Document, read: list[str]) -> Result[int]:
+    children = [pages.child(page, text=page) for page in read]
+    return Result(len(read), spawn=[*children, connect.job(doc)])
+
+
+def lines(app: Trial, id_: str) -> list[str]:
+    """Kind and text of what happened, without numbers of workers."""
+    return [f"{one.kind} {one.job + ': ' if one.job else ''}{one.text}" for one in app.timeline(id_)]
+
+
+def test_everything_is_told_in_order(store_url: str) -> None:
+    with trial([books, pages, connect], store=store_url) as app:
+        store = app.service.store
+        id_ = app.add(text="dune", name="dune.epub", pipeline=books).id
+        app.clock.advance(5)
+        tick(app)
+        app.clock.advance(1)
+        app._call(store.hold("ocr", "connection refused", BREAKER))
+        app.clock.advance(30)
+        tick(app)
+        app.clock.advance(600)
+        app.release("ocr", "it answers", who="ann")
+        drain(app)
+        app.clock.advance(60)
+        assert app.requeue(id_, from_stage="look", reason="another look", who="bob") == "requeued"
+        drain(app)
+        told = lines(app, id_)
+        found = app.timeline(id_)
+    assert told[0] == "added added: dune.epub, 4 B, pipeline books, collection documents"
+    assert [one.at_ms for one in found] == sorted(one.at_ms for one in found)
+
+    def at(words: str) -> int:
+        return next((n for n, line in enumerate(told) if words in line), -1)
+
+    in_order = [
+        "waited for its turn",
+        "retry at stage read: transient: the line is busy – backoff after attempt 1 of 3",
+        "waited: backoff after attempt 1 of 3",
+        "stage read saved: ",
+        "hold at stage look",
+        "waited: stage look needs ocr",
+        "begins, goes on after read",
+        "spawned 3 documents of pipeline pages",
+        "act requeue by bob: another look, generation 2 begins",
+        "stage look saved again",
+        "state done",
+    ]
+    places = [at(words) for words in in_order]
+    assert -1 not in places, dict(zip(in_order, places, strict=True))
+    assert places == sorted(places), told
+    assert any("reader-1, 3 items" in line for line in told), told
+    assert at("its documents of pipeline pages, all ended: 3 done") > at("spawned 3 documents")
+    assert any("bad_vectors: they do not fit" in line for line in told)
+    held = next(one for one in found if one.text.startswith("waited: stage look needs ocr"))
+    assert held.took_ms == 600_000
+    assert {one.generation for one in found} == {1, 2}
+
+
+def test_it_is_told_at_80_columns_and_repeats_are_folded(store_url: str) -> None:
+    patient = Pipeline("patient")
+
+    @patient.stage
+    def never(doc: Document) -> int:
+        raise RetryLater("come back later, " * 9, delay_s=100)
+
+    with trial(patient, store=store_url) as app:
+        id_ = app.add(text="x", pipeline=patient).id
+        for _ in range(12):
+            tick(app)
+            app.clock.advance(1_000)
+        everything = app.timeline(id_)
+    said = succeeded("timeline", id_, "--store", store_url)
+    assert max(map(len, said.splitlines())) <= 80
+    assert said.splitlines()[0] == "2027-01-15 (UTC)"
+    assert "\x1b" not in said
+    assert len([one for one in everything if one.kind == "ended"]) == 12
+    assert "… and 18 more like these" in said
+    why = succeeded("why", id_, "--store", store_url)
+    assert why.count("\n") == 1
