@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from perdure import DependencyDown, Document, Pipeline, Transient
-from perdure.errors import InputInvalid
+from perdure import DependencyDown, Document, Perdure, Pipeline, Transient
+from perdure.errors import InputInvalid, PipelineInvalid
 from perdure.testing import Trial, drain, failing, tick, trial
 
 HOUR_S = 3600
@@ -157,6 +158,47 @@ def test_a_concurrency_key_bounds_how_many_run_at_once(store_url: str) -> None:
         app.add_many([{"text": f"free {n}"} for n in range(3)], pipeline=pipeline)
         assert {s.state for s in app.documents()} == {"queued"}
         assert [tick(app) for _ in range(5)] == [5, 2, 2, 1, 0]
+
+
+def test_a_document_that_is_past_the_stage_makes_room_under_its_key(store_url: str) -> None:
+    """Each waits in its second stage until all have been through the first, one at a time."""
+    pages = Pipeline(
+        "pages", concurrency_key=lambda doc: "host", concurrency_per_key=1, concurrency_until="fetch"
+    )
+    at_once: list[int] = []
+
+    @pages.stage
+    async def fetch(doc: Document) -> int:
+        at_once.append(1)
+        await asyncio.sleep(0.02)
+        at_once.append(-1)
+        return 0
+
+    @pages.stage
+    async def read(doc: Document, fetch: int) -> int:
+        async with asyncio.timeout(20):
+            while at_once.count(-1) < 4:
+                await asyncio.sleep(0.01)
+        return 0
+
+    with Perdure(store_url, pipelines=[pages], concurrency=4) as app:
+        ids = [added.id for added in app.add_many([{"text": str(n)} for n in range(4)], pipeline=pages)]
+        assert app.run_until_idle().done == 4
+        assert at_once == [1, -1] * 4
+        app.limit("host", concurrency=1)
+        for id_ in ids:  # what does not fetch anew is not limited
+            app.requeue(id_, from_stage="read")
+        assert [limit.parked for limit in app.limits()] == [0]
+
+
+def test_the_stage_until_which_a_limit_counts_must_be_there() -> None:
+    pages = Pipeline("pages", concurrency_key=lambda doc: "host", concurrency_until="fetched")
+
+    @pages.stage
+    def fetch(doc: Document) -> None: ...
+
+    with pytest.raises(PipelineInvalid, match="'fetched' is no stage"), trial(pages):
+        pass
 
 
 def test_every_key_has_the_pipelines_limit_unless_it_has_its_own(store_url: str) -> None:

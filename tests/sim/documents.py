@@ -40,7 +40,7 @@ def _limit(doc: Document) -> str | None:
     return key
 
 
-books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=_limit)
+books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=_limit, concurrency_until="two")
 after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
 notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
 scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)

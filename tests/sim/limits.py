@@ -35,6 +35,8 @@ class Limits:
     def moved(self, moved: Sequence[Move]) -> None:
         """Note who was let in, under which limit; each costs its key's credit."""
         for old, new in moved:
+            if old is not None and new is not None and old.generation == new.generation:
+                self._kept(old, new)
             if new is None or new.limit_key is None or not _opened(old, new):
                 continue
             key = new.limit_key
@@ -46,6 +48,18 @@ class Limits:
                 )  # perhaps it was limited just now
                 if self._credit[key] < -1e-6:
                     raise Violation("limit", f"{new.key} was let in although {key} has no credit")
+
+    def _kept(self, old: JobRow, new: JobRow) -> None:
+        """The key is let go with the save of the stage `two`, not before, and then at once."""
+        if old.limit_key is None:
+            return
+        advanced = old.state == new.state == "running" and (old.stage, new.stage) == ("two", "three")
+        if new.limit_key is None:
+            self.book.world.happened("past its limit", new.key)
+            if new.stage != "three":
+                raise Violation("limit", f"{new.key} does not count any more, and is at {new.stage}")
+        elif advanced:
+            raise Violation("limit", f"{new.key} is past {new.limit_key} and still counts")
 
     def claimed(self, key: str, moved: Sequence[Move]) -> None:
         """No more at once than the widest limit under which one of them was let in."""

@@ -12,7 +12,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import Outcome
 from perdure.store.operations import Beat, Cancel, NewJob, Promote, Requeue, Settle
 from perdure.store.sql_store import SqlStore
-from tests.store.making import DONE, ORG, QUEUE, World, dead, document, hold, later, retry
+from tests.store.making import DONE, ORG, QUEUE, World, dead, document, hold, later, output, retry, save
 
 KEY = "tenant-7"
 LANES = ("", "ocr", "ocr+openai")
@@ -48,6 +48,22 @@ async def test_each_that_leaves_lets_one_in_within_the_same_commit(world: World)
     await world.store.cancel(Cancel(ORG, second.document_id))
     assert [c.document.name for c in await world.claim(9)] == ["n6"]
     assert (await states(world))["running"] == 2
+
+
+async def test_one_that_is_past_its_limit_makes_room_and_is_not_parked_again(world: World) -> None:
+    await world.store.limit(KEY, 1, None)
+    await world.add(*(document(f"n{n}", limit_key=KEY) for n in range(2)))
+    first = await world.take()
+
+    assert await world.store.save(save(first, stage="extract", output=output("fetch"), frees=True))
+
+    second = await world.take()
+    assert await states(world) == {"running": 1}
+    # whoever gives it back may have read it before that
+    assert await world.settle(first, later(0))
+    assert (await world.take()).document_id == first.document_id
+    assert await world.settle(second, later(0))
+    assert await states(world) == {"queued": 1}
 
 
 async def test_many_that_leave_at_once_let_in_as_many(world: World) -> None:

@@ -170,7 +170,7 @@ class Answers:
         following = pipeline.stages[min(number + 1, len(pipeline.stages) - 1)]
         return Save(
             job, following.name, fallback.lane(following, job), following.lease_ms, suspect=job.crashes > 0,
-            ran=stage.name, output=made,
+            ran=stage.name, output=made, frees=job.limit_key is not None and not pipeline.limited(following),
         )  # fmt: skip
 
     async def _verify(self, job: Job, stage: AnyStage, value: Any) -> None:

@@ -39,8 +39,9 @@ class Pipeline:
 
     `concurrency` gives its queue slots of its own in each worker, so many; otherwise queues share the worker's.
     `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
-    `app.limit` says nothing about, `concurrency_per_key` run at once. An app that has it has the pipelines in `then`
-    too: those whose jobs its stages spawn. `attempts`, waits and `concurrency` may be functions that tell them.
+    `app.limit` says nothing about, `concurrency_per_key` run at once; when the stage `concurrency_until` is saved the
+    document does not count any more. An app that has it has the pipelines in `then` too: those whose jobs its stages
+    spawn. `attempts`, waits and `concurrency` may be functions that tell them.
     """
 
     attempts: Option[int] = Option()
@@ -66,6 +67,7 @@ class Pipeline:
         concurrency: int | Callable[[], int] | None = None,
         concurrency_key: Callable[[Document], str | None] | None = None,
         concurrency_per_key: int | None = None,
+        concurrency_until: str | None = None,
         then: Sequence[Pipeline] = (),
     ) -> None:
         if not self._name_pattern.fullmatch(name):
@@ -85,6 +87,7 @@ class Pipeline:
         self.postpones_max, self.age_max_s = postpones_max, age_max_s
         self.concurrency = concurrency
         self.concurrency_key, self.concurrency_per_key = concurrency_key, concurrency_per_key
+        self.concurrency_until = concurrency_until
         check_positive(
             owner,
             attempts=self.attempts,
@@ -140,6 +143,10 @@ class Pipeline:
         """PipelineInvalid unless it can run; with `types`, also unless all that its stages give can be stored."""
         if not self.stages:
             raise PipelineInvalid(f"pipeline {self.name} has no stages")
+        if self.concurrency_until is not None and self.at(self.concurrency_until) is None:
+            raise PipelineInvalid(
+                f"pipeline {self.name}: concurrency_until={self.concurrency_until!r} is no stage"
+            )
         for pipeline in (self, *self.hooks.values()):
             for stage in pipeline.stages if types else ():
                 stage.check_types()
@@ -172,6 +179,11 @@ class Pipeline:
         return next((s for s in self.stages if s.name == name), None) or next(
             (s for s in self.stages if s.was == name), None
         )
+
+    def limited(self, stage: AnyStage) -> bool:
+        """Whether a job that stands there counts under its concurrency key."""
+        last = None if self.concurrency_until is None else self.at(self.concurrency_until)
+        return last is None or self.stages.index(stage) <= self.stages.index(last)
 
     def outputs_until(self, last: AnyStage | None = None) -> dict[str, Any]:
         """Names and output types of the stages so far, or up to and including `last`."""

@@ -265,6 +265,7 @@ class Runner:
             ran=stage.name, fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
             repairs=repairs(job.key) and stage.name in journey.degraded, rows=rows, documents=documents, jobs=jobs,
             sql=ran.produced.sql, chunks=ran.produced.chunks, connections=ran.produced.connections,
+            frees=job.limit_key is not None and not stage.pipeline.limited(next_stage),
         )  # fmt: skip
         if following is None:
             journey.leave(journey)
@@ -280,6 +281,8 @@ class Runner:
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
+        if save.frees:
+            journey.job = replace(journey.job, limit_key=None)
         await self._probed(journey, saved=True)
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash

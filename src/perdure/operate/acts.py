@@ -47,7 +47,8 @@ class Acting(Desk):
         with using(self.given):
             job = replace(intake.first_job(pipeline), run_at_ms=run_at_ms, delay_ms=delay_ms)
         document = await self.store.document(org, document_id)
-        if document is not None:
+        begins = pipeline.at(fresh.removesuffix(ONLY)) if fresh is not None else pipeline.stages[0]
+        if document is not None and (begins is None or pipeline.limited(begins)):
             key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
             job = replace(job, limit_key=key, limit_each=each)
         return await self.store.requeue(Requeue(org, document_id, job, fresh, by, why))

@@ -58,7 +58,9 @@ def host_of(doc: Document) -> str | None:
     return None if host is None else f"host:{host}"
 
 
-documents = Pipeline("document", concurrency_key=host_of, concurrency_per_key=PER_HOST)
+documents = Pipeline(
+    "document", concurrency_key=host_of, concurrency_per_key=PER_HOST, concurrency_until="fetch"
+)
 
 
 @documents.stage(timeout=FETCH_S)

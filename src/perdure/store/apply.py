@@ -112,6 +112,7 @@ class Flush:
             yield Query(sql.UNLEND, rows=lent)
         ended = [op for n, op in settles if n in accepted]
         kept = [op for n, op in saves if n in accepted] + [op.save for op in ended if op.save]
+        yield from self.freed(kept)
         yield from self.kept(kept)
         yield from self.ended(ended)
         late = [n for n, _ in saves] + [n for n, op in settles if op.ours]
@@ -136,6 +137,12 @@ class Flush:
             down = {row[0] for row in (yield Query(self.sql.LANES_DOWN))}
         fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
         return {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
+
+    def freed(self, saves: Sequence[Save]) -> Steps[None]:
+        """Jobs that are past what their limit is about make room for others."""
+        if free := [save.job for save in saves if save.frees]:
+            yield Query(self.sql.JOB_FREED, rows=sorted((job.org, job.id) for job in free))
+            self.keys |= {job.limit_key for job in free if job.limit_key is not None}
 
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
         """Outputs, items, rows, chunks and children of accepted saves."""

@@ -204,7 +204,9 @@ IN_SERVICE = (
     "AND queue NOT IN (SELECT name FROM queue WHERE paused)"
 )
 SETTLE_SET = (
-    "state = {r}state, stage = {r}stage, lane = {r}lane, token = NULL, worker = NULL, lease_until_ms = NULL, "
+    # whoever settles it may not have heard that it is past its limit
+    "state = CASE WHEN {r}state = 'parked' AND limit_key IS NULL THEN 'queued' ELSE {r}state END, "
+    "stage = {r}stage, lane = {r}lane, token = NULL, worker = NULL, lease_until_ms = NULL, "
     f"run_at_ms = CASE WHEN {{r}}delay_ms = {GATHERS} THEN {GATHERING_MS} ELSE CAST($1 AS bigint) + {{r}}delay_ms END, "
     "attempts = {r}attempts, postpones = {r}postpones, "
     "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
@@ -666,6 +668,7 @@ class Dialect(ABC):
     HELD_PARKED: str
     LEND: str
     UNLEND: str
+    JOB_FREED: str
     RECALL: str
     CALL_ADD: str
     CALLS_FORGET: str

@@ -167,6 +167,7 @@ class Save:
     sql: tuple[tuple[str, tuple[object, ...]], ...] = ()
     chunks: ChunkSet | None = None  # instead of those that the document has
     connections: tuple[Connection, ...] | None = None  # from its chunks, instead of those that they have
+    frees: bool = False  # from here on it does not count under its limit
 
 
 @frozen

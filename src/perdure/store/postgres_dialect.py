@@ -237,6 +237,10 @@ class PostgresDialect(Dialect):
         f"UPDATE job j SET {LEND_SET} FROM {_unnest({'org': 'text', 'id': 'bigint'}, 1)} "
         "WHERE j.org = r.org AND j.id = r.id"
     )
+    JOB_FREED = (
+        "UPDATE job j SET limit_key = NULL, state = CASE WHEN j.state = 'parked' THEN 'queued' ELSE j.state END "
+        f"FROM {_unnest({'org': 'text', 'id': 'bigint'})} WHERE j.org = r.org AND j.id = r.id"
+    )
     UNLEND = (
         f"UPDATE job j SET probe = NULL, home = NULL FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
         "WHERE j.org = r.org AND j.id = r.id"

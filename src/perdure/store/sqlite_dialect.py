@@ -170,6 +170,10 @@ class SqliteDialect(Dialect):
     HELD_READY = HELD_READY
     HELD_PARKED = HELD_PARKED
     LEND = f"UPDATE job SET {LEND_SET} WHERE org = $2 AND id = $3"
+    JOB_FREED = (
+        "UPDATE job SET limit_key = NULL, state = CASE WHEN state = 'parked' THEN 'queued' ELSE state END "
+        "WHERE org = $1 AND id = $2"
+    )
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
     RECALL = f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') RETURNING id"
 
