@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from unittest import mock
 
-from perdure import service
 from perdure.core import outcome as rules
 from perdure.core import token
 from perdure.engine import intake, keeper
+from perdure.operate.desk import Desk
 from perdure.store import migrate
 from tests.sim.book import Book
 from tests.sim.clients import check_tally
@@ -94,7 +94,7 @@ def _determined(world: World) -> Iterator[None]:
             (token, "wall_ms", wall_ms),
             (secrets, "randbits", rng.getrandbits),
             (intake, "uuid7", lambda: f"d{next(numbers)}"),
-            (service, "_who", lambda: here().name),
+            (Desk, "_who", lambda _, given=None: given or here().name),
             (migrate, "known", lambda _: MIGRATIONS),
             (rules, "RESCHEDULE_MS", 20_000),
         ):
