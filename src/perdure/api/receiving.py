@@ -211,7 +211,7 @@ class Form:
         self._value += data[start:end]
 
     def _header_end(self) -> None:
-        self._headers[self._header.decode("latin-1").lower()] = self._value.decode("utf-8", "replace")
+        self._headers[self._header.decode("latin-1").lower()] = self._value.decode("latin-1")
         self._header, self._value = bytearray(), bytearray()
 
     def _headers_finished(self) -> None:

@@ -1,0 +1,226 @@
+"""Documents over HTTP: every way in, and what can be read of them at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.api.server import Server
+
+DOCUMENTS = "/v3/documents"
+
+
+def test_every_way_in_gives_an_id_whose_status_is_there_at_once(server: Server) -> None:
+    client = server.client("acme")
+    ways: list[dict[str, Any]] = [
+        {"json": {"text": "one", "pipeline": "notes"}},
+        {"json": {"url": "https://example.org/a", "pipeline": "notes"}},
+        {"json": {"file": base64.b64encode(b"three").decode(), "pipeline": "notes", "name": "c.txt"}},
+        {"json": {"json": {"four": 4}, "pipeline": "notes"}},
+        {
+            "files": {"file": ("d.txt", b"five", "text/plain")},
+            "data": {"pipeline": "notes", "meta": '{"a": 1}'},
+        },
+        {
+            "content": b"six",
+            "headers": {"Content-Type": "text/plain"},
+            "params": {"pipeline": "notes", "name": "e.txt"},
+        },
+    ]
+    for way in ways:
+        answer = client.post(DOCUMENTS, **way)
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["answer"] == "added"
+        found = client.get(answer.headers["location"])
+        assert found.status_code == 200
+        assert found.json()["status"] == "queued"
+        assert found.json()["completed_stages"] == []
+        assert found.json()["progress"] == {"stages_done": 0, "stages": 1, "items": 0}
+    assert len(client.get(DOCUMENTS).json()["documents"]) == len(ways)
+
+
+def test_a_file_keeps_its_bytes_name_and_type(server: Server) -> None:
+    client = server.client("acme")
+    body = bytes(range(256)) * 400  # more than is kept in a row
+    made = client.post(
+        DOCUMENTS, files={"file": ("bücher ☃.bin", body, "application/x-own")}, data={"pipeline": "notes"}
+    ).json()
+    found = client.get(f"{DOCUMENTS}/{made['id']}").json()
+    assert found["name"] == "bücher ☃.bin"
+    content = client.get(f"{DOCUMENTS}/{made['id']}/content")
+    assert content.content == body
+    assert content.headers["content-type"] == "application/x-own"
+    assert content.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_same_content_again_exists_visibly(server: Server) -> None:
+    client = server.client("acme")
+    asked = {"text": "the same", "pipeline": "notes"}
+    first, again = client.post(DOCUMENTS, json=asked), client.post(DOCUMENTS, json=asked)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == {"id": first.json()["id"], "answer": "exists"}
+
+
+def test_many_are_taken_in_together_or_not_at_all(server: Server) -> None:
+    client = server.client("acme")
+    good = [{"text": f"text {n}", "pipeline": "notes"} for n in range(100)]
+    answer = client.post(f"{DOCUMENTS}/bulk", json={"documents": good})
+    assert answer.status_code == 201
+    assert len({one["id"] for one in answer.json()["documents"]}) == 100
+
+    bad = client.post(
+        f"{DOCUMENTS}/bulk", json={"documents": [{"text": "new", "pipeline": "notes"}, {"text": ""}]}
+    )
+    wrong = client.post(
+        f"{DOCUMENTS}/bulk", json={"documents": [{"text": "new", "pipeline": "notes"}, {"pipeline": "notes"}]}
+    )
+    assert bad.status_code in (201, 422)
+    assert wrong.status_code == 422
+    assert wrong.json()["code"] == "input_invalid"
+
+
+def test_lists_are_read_page_by_page_without_loss(server: Server) -> None:
+    client = server.client("acme")
+    for n in range(25):
+        client.post(DOCUMENTS, json={"text": f"text {n}", "pipeline": "notes"})
+    seen, after = [], None
+    while True:
+        page = client.get(DOCUMENTS, params={"limit": 10} | ({"after": after} if after else {})).json()
+        seen += [one["id"] for one in page["documents"]]
+        if (after := page["next"]) is None:
+            break
+    assert len(seen) == len(set(seen)) == 25
+    assert client.get(DOCUMENTS, params={"state": "pending"}).json()["documents"]
+    assert client.get(DOCUMENTS, params={"state": "failed"}).json()["documents"] == []
+
+
+def test_requeue_and_cancel_say_what_came_of_it(server: Server) -> None:
+    client = server.client("acme")
+    id_ = client.post(DOCUMENTS, json={"text": "x", "pipeline": "notes"}).json()["id"]
+    early = client.post(f"{DOCUMENTS}/{id_}/requeue")
+    assert (early.status_code, early.json()["code"]) == (409, "move_forbidden")
+    assert (
+        client.post(f"{DOCUMENTS}/{id_}/cancel", json={"reason": "not wanted"}).json()["answer"]
+        == "cancelled"
+    )
+    assert client.get(f"{DOCUMENTS}/{id_}").json()["status"] == "cancelled"
+    again = client.post(f"{DOCUMENTS}/{id_}/cancel")
+    assert (again.status_code, again.json()["code"]) == (409, "move_forbidden")
+    assert client.post(f"{DOCUMENTS}/{id_}/requeue").json()["answer"] == "requeued"
+    assert client.get(f"{DOCUMENTS}/{id_}").json()["generation"] == 2
+
+
+# --- once --------------------------------------------------------------------------------------
+
+
+def test_a_request_under_a_key_is_done_once(server: Server) -> None:
+    client = server.client("acme")
+    headers = {"Idempotency-Key": "order-7"}
+    asked = {"text": "once", "pipeline": "notes", "dedupe": False}
+    first = client.post(DOCUMENTS, json=asked, headers=headers)
+    again = client.post(DOCUMENTS, json=asked, headers=headers)
+    assert again.json() == first.json()
+    assert (first.status_code, again.status_code) == (201, 201)
+    other = client.post(DOCUMENTS, json={**asked, "text": "other"}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    stranger = server.client("zeta").post(DOCUMENTS, json=asked, headers=headers)
+    assert stranger.json()["id"] != first.json()["id"]
+
+
+def test_the_hash_of_a_request_covers_its_file(server: Server) -> None:
+    client = server.client("acme")
+    headers = {"Idempotency-Key": "k"}
+
+    def send(body: bytes) -> Any:
+        return client.post(
+            DOCUMENTS, files={"file": ("a.txt", body)}, data={"pipeline": "notes"}, headers=headers
+        )
+
+    first = send(b"one")
+    assert send(b"one").json() == first.json()
+    assert send(b"two").status_code == 422
+
+
+def test_fifty_at_a_time_make_one_document(server: Server) -> None:
+    client = server.client("acme")
+
+    def send(_: int) -> Any:
+        asked = {"text": "once", "pipeline": "notes", "dedupe": False}
+        return client.post(DOCUMENTS, json=asked, headers={"Idempotency-Key": "k"}).json()
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(send, range(50)))
+    assert len({json.dumps(one) for one in answers}) == 1
+    assert len(client.get(DOCUMENTS).json()["documents"]) == 1
+
+
+def test_many_under_a_key_are_done_once(server: Server) -> None:
+    client = server.client("acme")
+    asked = {"documents": [{"text": f"{n}", "pipeline": "notes", "dedupe": False} for n in range(3)]}
+    first = client.post(f"{DOCUMENTS}/bulk", json=asked, headers={"Idempotency-Key": "k"})
+    again = client.post(f"{DOCUMENTS}/bulk", json=asked, headers={"Idempotency-Key": "k"})
+    assert first.json() == again.json()
+    assert len(client.get(DOCUMENTS).json()["documents"]) == 3
+
+
+# --- what is wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "code"),
+    [
+        ({"json": {"pipeline": "notes"}}, 422, "input_invalid"),
+        ({"json": {"text": "a", "url": "https://example.org", "pipeline": "notes"}}, 422, "input_invalid"),
+        ({"json": {"text": "a", "surprise": 1}}, 422, "request_invalid"),
+        ({"json": {"text": "a", "priority": 1000}}, 422, "request_invalid"),
+        ({"json": {"text": "a", "pipeline": "nowhere"}}, 422, "pipeline_unknown"),
+        ({"json": {"text": "a\x00b", "name": "a\x00b", "pipeline": "notes"}}, 422, "text_nul"),
+        ({"json": {"url": "http://127.0.0.1/x", "pipeline": "notes"}}, 422, "address_forbidden"),
+        ({"json": {"url": "not a url", "pipeline": "notes"}}, 422, "url_invalid"),
+        ({"json": {"text": "a", "type": "sandwich"}}, 422, "type_unknown"),
+        ({"json": {"file": "not base64!"}}, 422, "request_invalid"),
+        ({"json": {"text": "a", "run_at": "2030-01-01T00:00:00", "pipeline": "notes"}}, 422, "input_invalid"),
+        ({"json": [1, 2]}, 422, "request_invalid"),
+        ({"content": b"{", "headers": {"Content-Type": "application/json"}}, 422, "request_invalid"),
+        ({"content": b'{"text": "\\ud800"}', "headers": {"Content-Type": "application/json"}}, 422, None),
+        (
+            {"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}},
+            422,
+            "request_invalid",
+        ),
+        ({"content": b"a=b", "headers": {"Content-Type": "application/x-www-form-urlencoded"}}, 415, None),
+        ({"content": b"a"}, 415, "content_type_unknown"),
+        ({"content": b"--x\r\n", "headers": {"Content-Type": "multipart/form-data"}}, 422, "request_invalid"),
+        (
+            {"content": b"no", "headers": {"Content-Type": "multipart/form-data; boundary=x"}},
+            422,
+            "request_invalid",
+        ),
+        ({"files": [("file", b"a"), ("file", b"b")]}, 422, "files_too_many"),
+        ({"files": {"file": b"a"}, "data": {"meta": "{"}}, 422, "request_invalid"),
+        ({"json": {"text": "a"}, "headers": {"Idempotency-Key": "a b"}}, 422, "request_invalid"),
+    ],
+)
+def test_bad_input_is_told_apart_and_nothing_is_taken_in(
+    server: Server, how: dict[str, Any], status: int, code: str | None
+) -> None:
+    client = server.client("acme")
+    answer = client.post(DOCUMENTS, **how)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    if code is not None:
+        assert answer.json()["code"] == code
+    assert answer.json()["detail"]
+    assert client.get(DOCUMENTS).json()["documents"] == []
+
+
+def test_an_id_that_is_none_is_not_found(server: Server) -> None:
+    client = server.client("acme")
+    for id_ in ("nothing", "%00", "a" * 500, "%E2%98%83", "..%2F..", "'; drop table document"):
+        answer = client.get(f"{DOCUMENTS}/{id_}")
+        assert answer.status_code == 404, id_
+        assert answer.headers["content-type"] == "application/problem+json"
