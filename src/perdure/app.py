@@ -28,6 +28,7 @@ from perdure.errors import UsageError
 from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
+from perdure.operate.sweeping import Sweep
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
@@ -272,6 +273,10 @@ class Perdure:
     def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
         self._call(self.service.weigh(org, weight, reason=reason, who=who))
+
+    def sweep(self) -> Sweep:
+        """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""
+        return self._call(self.service.sweep())
 
     def acts(
         self, *, who: str | None = None, verb: str | None = None, target: str | None = None,

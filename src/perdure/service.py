@@ -22,6 +22,7 @@ from perdure.engine.answering import Answered, Answers, answered
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
+from perdure.engine.stuck import policy_of
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
 from perdure.errors import (
@@ -37,6 +38,7 @@ from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
 from perdure.operate.seeing import Seeing
+from perdure.operate.sweeping import Sweeping
 from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
@@ -77,7 +79,7 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(Acting, Seeing, Working, KeyDesk):
+class AsyncPerdure(Acting, Seeing, Working, KeyDesk, Sweeping):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(
@@ -108,6 +110,7 @@ class AsyncPerdure(Acting, Seeing, Working, KeyDesk):
             calls_age_ms=self.settings.retry_metrics_age_s * 1000,
         )
         self.meter: Meter | None = None
+        self.stuck_policy = policy_of(self.settings)
         self.only_queues: tuple[str, ...] = ()
         self.query_s = QUERY_S
 

@@ -141,6 +141,19 @@ class Settings(BaseSettings):
     rabbitmq_vhost: str = Field(
         default="/", validation_alias="RABBITMQ_VHOST", description="The part of the broker that is ours."
     )
+    retry_job_interval_seconds: float = Field(
+        default=900,
+        ge=1,
+        validation_alias="RETRY_JOB_INTERVAL_SECONDS",
+        description="How often documents that do not get on are looked for.",
+    )
+    retry_job_stuck_threshold_hours: float = Field(
+        default=24,
+        gt=0,
+        le=8760,
+        validation_alias="RETRY_JOB_STUCK_THRESHOLD_HOURS",
+        description="How long past its due time a document that does not get on is stuck.",
+    )
     retry_job_base_delay_seconds: float = Field(
         default=300,
         ge=0,

@@ -83,7 +83,9 @@ class Trial(Perdure):
         self.clock = clock
         self.cells = cells
         retention = self.service.retention
-        self.sweeper = Sweeper(self.service.store, self.service.events, retention, server_young_s=0)
+        self.sweeper = Sweeper(
+            self.service.store, self.service.events, retention, self.service.stuck_policy, server_young_s=0
+        )
 
     def run(self) -> None:
         raise RuntimeError("a trial's clock stands still: use drain(app) or tick(app)")

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
@@ -68,6 +69,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
         "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
         "metrics_host": app.settings.metrics_host, "metrics_port": app.settings.metrics_port,
+        "stuck": asdict(app.stuck_policy),
     }  # fmt: skip
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")

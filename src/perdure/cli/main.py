@@ -209,6 +209,26 @@ def rerun(
 
 
 @app.command()
+def sweep(
+    once: Annotated[
+        bool, typer.Option("--once", help="One sweep, and tell of it by the exit status.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between sweeps; by default RETRY_JOB_INTERVAL_SECONDS.", min=1, metavar="N"
+        ),
+    ] = None,
+    store: StoreOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object per sweep.")] = False,
+) -> None:
+    """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""
+    from perdure.cli.sweep import run
+
+    raise typer.Exit(run(store, once, interval, json))
+
+
+@app.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's store and say where it is.")] = False,
     store: Annotated[

@@ -133,8 +133,28 @@ class ChunksDeleted:
     kind: str = "superseded"
 
 
+@frozen
+class StuckSwept:
+    """Jobs that do not get on were looked for: how many there are, by collection, and what was done about them."""
+
+    status: str  # success, partial or failure
+    stuck: dict[str, int]
+    starved: dict[str, int]
+    requeued: int
+    buried: int
+    since_ms: int | None
+    problems: tuple[str, ...] = ()
+
+
 AnyEvent = (
-    Event | WorkerStarted | WorkerStopped | WorkerLost | SweepPartial | ForeignKeyRefused | ChunksDeleted
+    Event
+    | WorkerStarted
+    | WorkerStopped
+    | WorkerLost
+    | SweepPartial
+    | ForeignKeyRefused
+    | ChunksDeleted
+    | StuckSwept
 )
 Listener = Callable[[AnyEvent], None]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from perdure.core.events import Events
+from perdure.core.stuck import StuckPolicy
 from perdure.engine.keeper import Keeper
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper
@@ -24,11 +25,11 @@ class KeeperThread:
 
     def __init__(
         self, url: str, direct_url: str | None, slate: Slate, events: Events, retention: Retention,
-        queues: Sequence[str], on_absence: Callable[[], None],
+        stuck: StuckPolicy, queues: Sequence[str], on_absence: Callable[[], None],
     ) -> None:  # fmt: skip
         self._url, self._direct_url = url, direct_url
         self._slate, self._events, self._retention = slate, events, retention
-        self._queues, self._on_absence = queues, on_absence
+        self._stuck, self._queues, self._on_absence = stuck, queues, on_absence
         self._registered: Future[int] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -59,7 +60,7 @@ class KeeperThread:
         try:
             worker = await store.register("worker", f"{socket.gethostname()}:{os.getpid()}", self._queues)
             self._registered.set_result(worker)
-            sweeper = Sweeper(store, self._events, self._retention)
+            sweeper = Sweeper(store, self._events, self._retention, self._stuck)
             keeper = Keeper(store, self._events, worker, self._slate, sweeper, on_absence=self._on_absence)
             await keeper.run(self._stopping)
             if not await store.in_hand(worker):

@@ -25,6 +25,7 @@ LOOK_S = 0.36
 APART_S = 0.7
 ALIVE_S = 0.5
 SWEEP_S = 1.0
+STUCK_S = 5.0
 BEAT_S_MAX = 10.0
 BEAT_TIMEOUT_S = 5.0
 NEGLECT_MS = 3_000
@@ -59,6 +60,8 @@ class Keeper:
         self._on_absence = on_absence
         self._absent: dict[int, Absence] = {}
         self._beat_ms = 0
+        self._sweeps = False
+        self._failed: tuple[str, ...] = ()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until `stopping` is set; an unreachable store is waited for, whatever else happens goes on."""
@@ -71,6 +74,7 @@ class Keeper:
                 (ALIVE_S, self._keep),
                 (ALIVE_S, self._give_up),
                 (SWEEP_S, self._sweep),
+                (STUCK_S, self._look_for_stuck),
             )
         ]
         try:
@@ -162,10 +166,18 @@ class Keeper:
 
     async def _sweep(self) -> None:
         # a frozen leader keeps its lock; every change of a sweep is guarded, so anybody may stand in for it
-        if await self.store.lead() or await self.store.neglected_ms() > NEGLECT_MS:
+        self._sweeps = await self.store.lead() or await self.store.neglected_ms() > NEGLECT_MS
+        if self._sweeps:
             swept = await self.sweeper.sweep(time.monotonic())
-            if swept.failed:
-                self.events.publish(SweepPartial(tuple(swept.failed)))
+            failed = tuple(swept.failed)
+            if failed and failed != self._failed:  # what goes on failing is not told every second
+                self.events.publish(SweepPartial(failed))
+            self._failed = failed
+
+    async def _look_for_stuck(self) -> None:
+        """Beside the sweep, which must not wait for it."""
+        if self._sweeps:
+            await self.sweeper.stuck.tick(time.monotonic())
 
 
 def monotonic_ms() -> int:

@@ -21,7 +21,10 @@ async def recover(
     """Settle each job by its result; those that somebody else settled or renewed meanwhile are left alone."""
     endings = [(job, outcome(job, result)) for job, result in jobs]
     settles = [taking_back(job, ending, expired_only) for job, ending in endings]
-    return await take_back(store, events, settles, reason)
+    answers = await take_back(store, events, settles, reason)
+    if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
+        raise failed[0]
+    return answers.count(True)
 
 
 def taking_back(job: Job, ending: Outcome, expired_only: bool = False) -> Settle:
@@ -31,8 +34,11 @@ def taking_back(job: Job, ending: Outcome, expired_only: bool = False) -> Settle
     )  # fmt: skip
 
 
-async def take_back(store: Store, events: Events, settles: Sequence[Settle], reason: str) -> int:
-    """All ride one commit, so that a worker's whole hand is back at once; one that cannot be settled stops no other."""
+async def take_back(
+    store: Store, events: Events, settles: Sequence[Settle], reason: str
+) -> list[bool | BaseException]:
+    """The answer to each. All ride one commit, so that a worker's whole hand is back at once; one that cannot be
+    settled stops no other."""
     answers = await asyncio.gather(*map(store.settle, settles), return_exceptions=True)
     for settle, kept in zip(settles, answers, strict=True):
         if kept is True:
@@ -42,9 +48,7 @@ async def take_back(store: Store, events: Events, settles: Sequence[Settle], rea
             events.publish(JobRecovered(*where, reason, suspect))
             collection = await _collection(store, job) if isinstance(ending, Dead) else ""
             publish_end(events, job, ending, job.stage, 0, collection)
-    if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
-        raise failed[0]
-    return answers.count(True)
+    return answers
 
 
 def unanswered(job: Job) -> Overdue | None:

@@ -29,6 +29,7 @@ from typing import Any
 from perdure.core.events import Events, WorkerLost
 from perdure.core.model import Job
 from perdure.core.outcome import Orphaned, Overdue, Result, Stopped
+from perdure.core.stuck import StuckPolicy
 from perdure.engine.keeper import Keeper, monotonic_ms
 from perdure.engine.recovery import recover
 from perdure.engine.slate import Slate
@@ -191,7 +192,7 @@ class Supervisor:
         retention = Retention(
             hello["retention_age_ms"], hello["retention_count"], calls_age_ms=hello["retention_calls_ms"]
         )
-        sweeper = Sweeper(store, self.events, retention)
+        sweeper = Sweeper(store, self.events, retention, StuckPolicy(**hello["stuck"]))
         self._grace_s = hello["grace_s"]
         self._keeper = Keeper(
             store, self.events, self._worker, child.slate, sweeper, on_absence=self._expect_suspects

@@ -5,12 +5,16 @@ One leader at a time: whoever holds the leader's lock; when it dies the lock is 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
-from perdure.core.outcome import Orphaned
+from perdure.core.model import Job
+from perdure.core.outcome import Orphaned, Result
+from perdure.core.stuck import StuckPolicy
 from perdure.engine.recovery import recover, unanswered
+from perdure.engine.stuck import StuckSweep
 from perdure.store.base import Store
 from perdure.store.operations import Promote
 
@@ -35,13 +39,21 @@ class Retention:
 
 @dataclass(slots=True)
 class Swept:
-    """What one sweep did; `failed` names the parts that raised, the others were done all the same."""
+    """What one sweep did; `problems` has the parts and jobs that failed, the others were done all the same."""
 
     recovered: int = 0
     promoted: int = 0
     lent: int = 0
     pruned: int = 0
-    failed: list[str] = field(default_factory=list)
+    problems: list[tuple[str, Exception]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[str]:
+        return [f"{where}: {type(error).__name__}: {error}" for where, error in self.problems]
+
+    @property
+    def errors(self) -> Counter[str]:
+        return Counter(type(error).__name__ for _, error in self.problems)
 
 
 class Sweeper:
@@ -52,12 +64,14 @@ class Sweeper:
         store: Store,
         events: Events,
         retention: Retention | None = None,
+        stuck: StuckPolicy | None = None,
         server_young_s: float = SERVER_YOUNG_S,
     ) -> None:
         self.store = store
         self.events = events
         self.retention = retention or Retention()
         self.server_young_s = server_young_s
+        self.stuck = StuckSweep(store, events, stuck)
         self._pruned_s = -1e9
 
     async def sweep(self, monotonic_s: float) -> Swept:
@@ -67,7 +81,7 @@ class Sweeper:
             try:
                 await part(swept)
             except Exception as error:
-                swept.failed.append(f"{part.__name__.strip('_')}: {type(error).__name__}: {error}")
+                swept.problems.append((part.__name__.strip("_"), error))
         if monotonic_s - self._pruned_s >= self.retention.every_s:
             self._pruned_s = monotonic_s
             try:
@@ -77,23 +91,24 @@ class Sweeper:
                 await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
                 await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
             except Exception as error:
-                swept.failed.append(f"prune: {type(error).__name__}: {error}")
+                swept.problems.append(("prune", error))
         return swept
 
     async def _recover(self, swept: Swept) -> None:
-        expired = await self.store.expired(PROMOTE_BATCH)
+        bad: list[tuple[int, Exception]] = []
+        expired = await self.store.expired(PROMOTE_BATCH, bad)
+        swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return  # right after a restart the workers themselves are only coming back
         gone = await self.store.missing(sorted({job.worker for job in expired if not job.handed_over}))
-        # a worker that lives but lost its lease was cut off or frozen; that says little about its documents
-        results = [
-            (
-                job,
-                unanswered(job)
-                or Orphaned(job.stage, "lease expired", job.worker in gone or job.postpones > 0),
-            )
-            for job in expired
-        ]
+        results: list[tuple[Job, Result]] = []
+        for job in expired:
+            # a worker that lives but lost its lease was cut off or frozen; that says little about its documents
+            lost = Orphaned(job.stage, "lease expired", job.worker in gone or job.postpones > 0)
+            try:
+                results.append((job, unanswered(job) or lost))
+            except Exception as error:  # whatever it is that somebody else wrote there
+                swept.problems.append((f"recover: job {job.id}", error))
         swept.recovered = await recover(self.store, self.events, results, "lease expired", expired_only=True)
         if swept.recovered:
             self.store.wake_soon()

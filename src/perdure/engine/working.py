@@ -12,6 +12,7 @@ from pathlib import Path
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURATION, CONFIGURED
+from perdure.core.stuck import StuckPolicy
 from perdure.engine import rooms
 from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
@@ -56,6 +57,7 @@ class Working:
     concurrency: int
     events: Events
     retention: Retention
+    stuck_policy: StuckPolicy
     only_queues: tuple[str, ...]
 
     def __init__(self) -> None:
@@ -90,7 +92,14 @@ class Working:
             loop.call_soon_threadsafe(self.warm, nursery)
 
         keeper = KeeperThread(
-            self.url, self.settings.direct_url, slate, self.events, self.retention, self.queues, absent
+            self.url,
+            self.settings.direct_url,
+            slate,
+            self.events,
+            self.retention,
+            self.stuck_policy,
+            self.queues,
+            absent,
         )
         worker = await asyncio.wrap_future(keeper.start())
         try:

@@ -206,14 +206,20 @@ class Store(Protocol):
         """Remember why nothing can be published at all."""
 
     # recovery
-    async def expired(self, limit: int) -> list[Job]:
-        """Running jobs whose lease is over."""
+    async def expired(self, limit: int, bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
+        """Running jobs whose lease is over; of those that cannot be read `bad` gets id and reason."""
 
     async def in_hand(self, worker: int) -> list[Job]:
         """Running jobs of a worker."""
 
-    async def attend(self) -> int:
-        """Keep since when queues are served and lanes are open; call it at least every minute. The store's time."""
+    async def attend(self) -> tuple[int, int]:
+        """Keep since when queues are served and lanes are open; to be called at least every minute. The store's time,
+        and when the last stuck sweep ended (0: there was none)."""
+
+    async def lead_stuck(self) -> bool:
+        """Become, or stay, the one who looks for what is stuck."""
+
+    async def leave_stuck(self) -> None: ...
 
     async def stuck(self, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Page:
         """Of the next jobs, as many as `size`, those that do not get on since before `cutoff_ms`."""

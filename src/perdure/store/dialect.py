@@ -657,6 +657,7 @@ class Dialect(ABC):
     )
     DOCUMENT_EXHAUSTED: str
     JOBS_END: str  # the last of a number of jobs after (organisation, id)
+    JOBS_LEFT: str
     JOBS_PAGE: str  # of a job j: after the first such pair, up to the second
     DUE: str
     PROMOTE: str

@@ -25,6 +25,7 @@ LOCK_CLASSES = {
     "migrate": 0x70657266,
     "vectors": 0x70657267,
     "relay": 0x70657268,
+    "stuck": 0x70657269,
 }
 CHANNEL = "perdure"
 SETTINGS = {

@@ -110,6 +110,7 @@ class PostgresDialect(Dialect):
         "WHERE d.org = r.org AND d.id = r.id RETURNING d.collection"
     )
     JOBS_END = "SELECT org, id FROM job WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT 1 OFFSET $3"
+    JOBS_LEFT = "SELECT count(*) FROM job WHERE (org, id) > ($1, $2)"
     JOBS_PAGE = "(j.org, j.id) > ($1, $2) AND (j.org, j.id) <= ($3, $4)"
     JOBS_OPEN = (
         f"SELECT j.key FROM {_unnest({'org': 'text', 'id': 'text'})} "

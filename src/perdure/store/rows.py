@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
@@ -39,6 +40,18 @@ def job(row: Row) -> Job:
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
         fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote,
     )  # fmt: skip
+
+
+def jobs(found: Sequence[Row], bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
+    """Those that can be read; of the others `bad` gets the id and the reason."""
+    read = []
+    for row in found:
+        try:
+            read.append(job(row))
+        except Exception as error:  # whatever it is that somebody else wrote there
+            if bad is not None:
+                bad.append((row[0], error))
+    return read
 
 
 def claimed(row: Row) -> Claimed:

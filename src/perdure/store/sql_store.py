@@ -254,11 +254,11 @@ class SqlStore(
 
     # --- recovery --------------------------------------------------------------------------------
 
-    async def expired(self, limit: int) -> list[Job]:
-        return [rows.job(row) for row in await self._rows(self.sql.EXPIRED, self.clock.now_ms(), limit)]
+    async def expired(self, limit: int, bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
+        return rows.jobs(await self._rows(self.sql.EXPIRED, self.clock.now_ms(), limit), bad)
 
     async def in_hand(self, worker: int) -> list[Job]:
-        return [rows.job(row) for row in await self._rows(self.sql.IN_HAND, worker)]
+        return rows.jobs(await self._rows(self.sql.IN_HAND, worker))
 
     async def refill(self) -> None:
         """Let in what waits for room under a limit; heals whatever a crash left behind."""

@@ -82,6 +82,7 @@ class SqliteDialect(Dialect):
     STATUSES = Dialect.STATUS
     DOCUMENT_EXHAUSTED = "UPDATE document SET exhausted = 1 WHERE org = $1 AND id = $2 RETURNING collection"
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
+    JOBS_LEFT = "SELECT count(*) FROM job WHERE id > $2"
     JOBS_PAGE = "j.id > $2 AND j.id <= $4"
     JOBS_OPEN = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL"
     ITEMS_SAVED = (

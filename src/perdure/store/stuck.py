@@ -16,9 +16,10 @@ from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.core.outcome import Dead
 from perdure.store import entering, rows
-from perdure.store.base import Query, Row, Steps
+from perdure.store.base import Driver, Query, Row, Steps
 from perdure.store.dialect import JOB_COLUMNS, Dialect
 from perdure.store.operations import Settle
+from perdure.store.reading import one
 from perdure.store.records import RetryJob
 
 BEAT_MS = 30_000  # a worker that was heard of since lives
@@ -54,7 +55,7 @@ STUCK = (
     f"CASE WHEN j.state IN ('queued', 'parked') AND NOT ({_KNOWN}) THEN 'lost' ELSE j.state END, "
     f"{_SINCE}, j.beat_ms, "
     "EXISTS (SELECT 1 FROM outbox o WHERE o.org = j.org AND o.document_id = j.document_id AND o.token = j.token) "
-    f"{_PAST_DUE} AND ((j.state = 'running' AND j.worker = 0 AND j.lease_until_ms IS NULL AND j.beat_ms <= $5) "
+    f"{_PAST_DUE} AND ((j.state = 'running' AND coalesce(j.lease_until_ms, j.beat_ms) <= $5) "
     f"OR ((q.name IS NULL OR (NOT q.paused AND q.served_ms <= $5 AND q.seen_ms > $6)) AND {_OPEN} AND ("
     f"j.state = 'waiting' OR (j.state IN ('queued', 'parked') AND (j.aside_ms IS NOT NULL OR NOT ({_KNOWN})))))) "
     "ORDER BY j.org, j.id"
@@ -83,6 +84,7 @@ FOUND_SET = (
     "INSERT INTO retry_job (name, label, value) VALUES ($1, $2, $3) "
     "ON CONFLICT (name, label) DO UPDATE SET value = excluded.value"
 )
+RAN = "SELECT value FROM retry_job WHERE name = 'last' AND label = 'ran_ms'"
 COUNTS = "SELECT name, label, value FROM retry_job"
 FAILED = "SELECT collection, count(*) FROM dead GROUP BY 1"
 EXHAUSTED_NOW = "SELECT collection, count(*) FROM document WHERE exhausted GROUP BY 1"
@@ -106,6 +108,7 @@ class Page:
     """What a part of all jobs has of stuck and of starved ones; `bad` are rows that cannot be read, and why."""
 
     after: tuple[str, int] | None  # where the next one begins; None: this was the last
+    size: int
     stuck: list[StuckJob]
     starved: dict[str, int]
     bad: list[tuple[int, Exception]]
@@ -151,7 +154,7 @@ def _add(counts: Counter[tuple[str, str]]) -> Steps[None]:
         yield Query(COUNT_ADD, (name, label, value))
 
 
-def _attend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
+def _attend(sql: Dialect, clock_ms: int | None) -> Steps[tuple[int, int]]:
     now_ms: int = (yield Query(sql.LANES_LOCK, (clock_ms,)))[0][0]
     yield Query(LANES_CLOSED)
     yield Query(LANES_OPENED, (now_ms,))
@@ -160,7 +163,8 @@ def _attend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
     }
     for queue in sorted(served):
         yield Query(QUEUE_SERVED, (now_ms, now_ms - GAP_MS, queue))
-    return now_ms
+    ran = yield Query(RAN)
+    return now_ms, ran[0][0] if ran else 0
 
 
 def _page(sql: Dialect, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Steps[Page]:
@@ -174,7 +178,8 @@ def _page(sql: Dialect, after: tuple[str, int], size: int, cutoff_ms: int, now_m
         except Exception as error:  # whatever it is that somebody else wrote there
             bad.append((row[0], error))
     starved: dict[str, int] = dict((yield Query(STARVED.format(page=sql.JOBS_PAGE), asked)))
-    return Page(upto if end else None, found, starved, bad)
+    looked_at = size if end else (yield Query(sql.JOBS_LEFT, after))[0][0]
+    return Page(upto if end else None, looked_at, found, starved, bad)
 
 
 def _stuck(row: Row) -> StuckJob:
@@ -190,11 +195,11 @@ def _requeue(
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     yield from entering.declare(sql, [s.job.queue for s in stuck], [s.job.lane for s in stuck])
     taken = []
-    for one in sorted(stuck, key=lambda s: s.job.id):
-        job = one.job
-        if (yield Query(REQUEUE, (now_ms, job.org, job.id, one.requeues, one.since_ms))):
-            taken.append(one)
-    counts = Counter(("requeued", one.collection) for one in taken)
+    for each in sorted(stuck, key=lambda s: s.job.id):
+        job = each.job
+        if (yield Query(REQUEUE, (now_ms, job.org, job.id, each.requeues, each.since_ms))):
+            taken.append(each)
+    counts = Counter(("requeued", each.collection) for each in taken)
     counts.update({("skipped_backoff", collection): n for collection, n in skipped.items()})
     yield from _add(counts)
     return taken
@@ -220,14 +225,22 @@ def _record(sql: Dialect, clock_ms: int | None, run: Run) -> Steps[None]:
 class StuckJobs:
     """See `perdure.store.base.Store` for what each verb promises."""
 
+    driver: Driver
     sql: Any
     clock: Clock
     _write: Callable[..., Any]
     _read: Callable[..., Any]
 
-    async def attend(self) -> int:
+    async def attend(self) -> tuple[int, int]:
         clock_ms = self.clock.now_ms()
-        return int(await self._write(lambda: _attend(self.sql, clock_ms)))
+        now_ms, ran_ms = await self._write(lambda: _attend(self.sql, clock_ms))
+        return now_ms, ran_ms
+
+    async def lead_stuck(self) -> bool:
+        return await self.driver.lock("stuck", 0)
+
+    async def leave_stuck(self) -> None:
+        await self.driver.unlock("stuck", 0)
 
     async def stuck(self, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Page:
         found: Page = await self._read(lambda: _page(self.sql, after, size, cutoff_ms, now_ms))
@@ -237,6 +250,11 @@ class StuckJobs:
         clock_ms = self.clock.now_ms()
         taken: list[StuckJob] = await self._write(lambda: _requeue(self.sql, clock_ms, stuck, skipped))
         return taken
+
+    async def jobs_there(self) -> int:
+        """How many jobs there are, about."""
+        found: list[Row] = await self._read(one(Query("SELECT count(*) FROM job")))
+        return int(found[0][0])
 
     async def record_run(self, run: Run) -> None:
         clock_ms = self.clock.now_ms()

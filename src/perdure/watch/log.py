@@ -20,6 +20,7 @@ from perdure.core.events import (
     StageHandedOver,
     StageSaved,
     StageSkipped,
+    StuckSwept,
     SweepPartial,
     WorkerLost,
     WorkerStarted,
@@ -85,8 +86,8 @@ def _line(event: AnyEvent) -> None:
             _worker_line(event)
         case WorkerLost():
             _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
-        case SweepPartial():
-            _log.warning("sweep partial", failed=list(event.failed))
+        case SweepPartial() | StuckSwept():
+            _sweep_line(event)
         case ForeignKeyRefused():
             _log.error("foreign key refused", error=event.message)
         case AttemptStarted():
@@ -120,6 +121,21 @@ def _stage_line(event: StageSaved | StageSkipped | StageHandedOver) -> None:
             _log.debug("stage already saved", **_facts(event))
         case StageHandedOver():
             _log.info("stage handed over", **_facts(event), event_name=event.event)
+
+
+def _sweep_line(event: SweepPartial | StuckSwept) -> None:
+    """Something for somebody to look at is a warning."""
+    if isinstance(event, SweepPartial):
+        _log.warning("sweep partial", failed=list(event.failed))
+        return
+    facts = {
+        "status": event.status, "stuck": event.stuck, "starved": event.starved, "requeued": event.requeued,
+        "buried": event.buried, "stuck_since_ms": event.since_ms, "problems": list(event.problems),
+    }  # fmt: skip
+    if event.stuck or event.starved or event.status != "success":
+        _log.warning("documents are stuck" if event.stuck else "stuck sweep", **facts)
+    else:
+        _log.debug("stuck sweep", **facts)
 
 
 def _worker_line(event: WorkerStarted | WorkerStopped) -> None:

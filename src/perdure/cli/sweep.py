@@ -1,0 +1,98 @@
+"""`perdure sweep`: what the workers' leader does all the time, once or every so often, by hand or from a timer.
+
+Exit status: 0 all went well, 3 some of it failed (see `problems`), 1 it did not come to its end, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from perdure.cli.opened import opened
+from perdure.cli.stop import Stop
+from perdure.engine.stuck import StuckRun
+from perdure.operate.sweeping import Sweep
+from perdure.service import AsyncPerdure
+
+FAILURE, PARTIAL = 1, 3
+EXIT = {"success": 0, "partial": PARTIAL, "failure": FAILURE}
+COLUMNS = ("stuck", "requeued", "skipped_backoff", "max_retries_exceeded", "starved")
+#: What is done after each sweep, such as pushing its counts; each tells what went wrong, or None.
+AFTER: list[Callable[[AsyncPerdure], Awaitable[str | None]]] = []
+
+
+def run(store: str | None, once: bool, interval_s: float | None, as_json: bool) -> int:
+    """The whole command; its exit status."""
+    return opened(store, lambda app: _run(app, once, interval_s, as_json))
+
+
+async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json: bool) -> int:
+    if once:
+        return await _sweep(app, as_json, sys.stderr.isatty())
+    stop, every_s = Stop(), interval_s or app.stuck_policy.interval_s
+    with stop.on_signals():
+        while not stop.asked.is_set():
+            await _sweep(app, as_json, progress=False)
+            try:
+                await asyncio.wait_for(stop.asked.wait(), every_s)
+            except TimeoutError:
+                continue
+    return 0
+
+
+async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool) -> int:
+    """One sweep, told; the exit status that it stands for."""
+    with Progress(
+        TextColumn("looking for stuck documents"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, disable=not progress,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=await app.store.jobs_there() if progress else None)
+
+        def told(run: StuckRun) -> None:
+            bar.update(task, completed=run.looked_at)
+
+        sweep = await app.sweep(told)
+    print(json.dumps(asdict(sweep))) if as_json else show(sweep)
+    status = EXIT[sweep.status]
+    for act in AFTER:
+        if problem := await act(app):
+            print(f"perdure: {problem}", file=sys.stderr)
+            status = status or PARTIAL
+    sys.stdout.flush()
+    return status
+
+
+def show(sweep: Sweep) -> None:
+    """A line, a table of what is stuck where something is, and the problems."""
+    print(_line(sweep))
+    found = sorted({name for column in COLUMNS for name in getattr(sweep, column)})
+    if found:
+        table = Table(
+            "collection", *(column.replace("_", " ") for column in COLUMNS), box=None, pad_edge=False
+        )
+        for name in found:
+            table.add_row(name, *(f"{getattr(sweep, column).get(name, 0):,}" for column in COLUMNS))
+        Console(soft_wrap=True, highlight=False).print(table)
+    for problem in sweep.problems:
+        print(f"  {problem}")
+    if hidden := sum(sweep.errors.values()) - len(sweep.problems):
+        print(f"  and {hidden:,} more")
+
+
+def _line(sweep: Sweep) -> str:
+    if sweep.busy:
+        return "another sweep looks for stuck documents right now; leases, due documents and old rows were seen to"
+    moved = {
+        "recovered": sweep.recovered, "promoted": sweep.promoted, "lent": sweep.lent, "queue rows pruned": sweep.pruned,
+    }  # fmt: skip
+    parts = [f"{n:,} {word}" for word, n in moved.items() if n]
+    total = sum(sweep.stuck.values())
+    stuck = f"{total:,} stuck" if total else "nothing is stuck"
+    return f"{sweep.status}: {', '.join([stuck, *parts])} ({sweep.looked_at:,} jobs, {sweep.duration_ms / 1000:.1f} s)"

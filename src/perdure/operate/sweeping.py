@@ -1,0 +1,58 @@
+"""`app.sweep()`: once, here and now, what the workers' leader does all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+
+from perdure.core.events import Events
+from perdure.core.frozen import frozen
+from perdure.core.stuck import StuckPolicy
+from perdure.engine.stuck import StuckRun
+from perdure.engine.sweeper import Retention, Sweeper
+from perdure.store.sql_store import SqlStore
+
+
+@frozen
+class Sweep:
+    """What a sweep found and did; the numbers are by collection. `busy`: another one looked for stuck documents."""
+
+    status: str  # success, partial or failure
+    busy: bool = False
+    stuck: dict[str, int] = field(default_factory=dict)
+    starved: dict[str, int] = field(default_factory=dict)  # they only wait for a free worker, or for room
+    requeued: dict[str, int] = field(default_factory=dict)
+    skipped_backoff: dict[str, int] = field(default_factory=dict)
+    max_retries_exceeded: dict[str, int] = field(default_factory=dict)  # buried by this sweep
+    errors: dict[str, int] = field(default_factory=dict)  # by type of error
+    problems: tuple[str, ...] = ()
+    stuck_since_ms: int | None = None
+    looked_at: int = 0
+    recovered: int = 0  # leases that had run out
+    promoted: int = 0  # that fell due
+    lent: int = 0  # to find out whether a dependency is back
+    pruned: int = 0  # old queue rows
+    duration_ms: int = 0
+
+
+class Sweeping:
+    """The verb of an app; see `app.Perdure`."""
+
+    store: SqlStore
+    events: Events
+    retention: Retention
+    stuck_policy: StuckPolicy
+
+    async def sweep(self, told: Callable[[StuckRun], None] = lambda _: None) -> Sweep:
+        sweeper = Sweeper(self.store, self.events, self.retention, self.stuck_policy)
+        swept = await sweeper.sweep(0.0)
+        run = await sweeper.stuck.run(told, swept.problems)
+        found = run or StuckRun(problems=swept.failed, errors=swept.errors)
+        again = await sweeper.sweep(0.0) if found.requeued else None
+        return Sweep(
+            found.status, run is None, dict(found.stuck), dict(found.starved), dict(found.requeued),
+            dict(found.skipped),
+            dict(found.buried), dict(found.errors), tuple(found.problems), found.since_ms, found.looked_at,
+            swept.recovered, swept.promoted + (again.promoted if again else 0), swept.lent, swept.pruned,
+            found.duration_ms,
+        )  # fmt: skip
