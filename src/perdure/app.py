@@ -26,9 +26,9 @@ from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
 from perdure.operate.rerun import Rerun, RerunOptions
+from perdure.operate.sweeping import Sweep
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
-from perdure.operate.sweeping import Sweep
 from perdure.service import AddOptions, AsyncPerdure
 from perdure.settings import Settings
 from perdure.store.operations import Added
