@@ -58,7 +58,7 @@ async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool) -> int:
         def told(run: StuckRun) -> None:
             bar.update(task, completed=run.looked_at)
 
-        sweep = await app.sweep(told)
+        sweep = await app.sweeping(told)
     print(json.dumps(asdict(sweep))) if as_json else show(sweep)
     status = EXIT[sweep.status]
     for act in AFTER:

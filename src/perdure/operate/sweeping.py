@@ -43,7 +43,11 @@ class Sweeping:
     retention: Retention
     stuck_policy: StuckPolicy
 
-    async def sweep(self, told: Callable[[StuckRun], None] = lambda _: None) -> Sweep:
+    async def sweep(self) -> Sweep:
+        return await self.sweeping(lambda _: None)
+
+    async def sweeping(self, told: Callable[[StuckRun], None]) -> Sweep:
+        """As `sweep`; tells on the way how far it is."""
         sweeper = Sweeper(self.store, self.events, self.retention, self.stuck_policy)
         swept = await sweeper.sweep(0.0)
         run = await sweeper.stuck.run(told, swept.problems)
