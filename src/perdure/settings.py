@@ -211,6 +211,10 @@ class Settings(BaseSettings):
     api_json_bytes_max: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="The largest JSON body that the HTTP server reads."
     )
+    traces: bool | None = Field(
+        default=None,
+        description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
 
 

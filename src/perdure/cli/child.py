@@ -23,6 +23,7 @@ from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.store.turn import may_be_ended
 from perdure.watch.board import Board
 from perdure.watch.log import configure, log_events
+from perdure.watch.tracing import trace
 
 
 def main() -> None:
@@ -49,8 +50,13 @@ def main() -> None:
         log_events(app.events)
         if app.settings.metrics_port:
             app.measure(Board.attached(options["board"]))
+        traces = trace(app.settings.traces, app.events)
         calm_collector()
-        asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
+        try:
+            asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
+        finally:
+            if traces is not None:
+                traces.close()
     except PerdureError as error:
         print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
         os._exit(2 if isinstance(error, UsageError) else 1)
@@ -70,6 +76,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
         "metrics_host": app.settings.metrics_host, "metrics_port": app.settings.metrics_port,
         "stuck": asdict(app.stuck_policy),
+        "traces": app.settings.traces,
     }  # fmt: skip
     await app.start()
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")

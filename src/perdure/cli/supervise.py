@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.core.events import Events
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
@@ -20,6 +20,10 @@ from perdure.store.sql_store import SqlStore
 from perdure.store.turn import may_be_ended
 from perdure.watch.board import Board
 from perdure.watch.log import configure, log_events
+from perdure.watch.tracing import trace
+
+if TYPE_CHECKING:
+    from perdure.watch.traces import Traces
 
 
 def main() -> None:
@@ -31,8 +35,11 @@ def main() -> None:
     async def run() -> int:
         events, board = Events(), Board.shared()
         serving: list[asyncio.Task[None]] = []
+        tracing: list[Traces] = []
 
         def opened(store: SqlStore, hello: dict[str, Any]) -> None:
+            if (traces := trace(hello["traces"], events, store.traceparent)) is not None:
+                tracing.append(traces)
             if hello["metrics_port"]:
                 from perdure.watch.serve import serve_worker  # a supervisor without it is smaller
 
@@ -47,6 +54,8 @@ def main() -> None:
         finally:
             for task in serving:
                 task.cancel()
+            for traces in tracing:
+                traces.close()
 
     try:
         configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))

@@ -26,6 +26,7 @@ class AttemptStarted(Event):
     generation: int = 1
     claims: int = 1
     resumed: bool = False
+    traceparent: str | None = None  # that the document came with
 
 
 @frozen
@@ -84,6 +85,9 @@ class JobRecovered(Event):
 
     reason: str = ""
     suspect: bool = False
+    generation: int = 1
+    claims: int = 0
+    started_ms: int = 0
 
 
 @frozen

@@ -45,7 +45,7 @@ async def take_back(
             job, ending = settle.job, settle.outcome
             suspect = isinstance(ending, Later) and ending.suspect
             where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
-            events.publish(JobRecovered(*where, reason, suspect))
+            events.publish(JobRecovered(*where, reason, suspect, job.generation, job.claims, job.claimed_ms))
             collection = await _collection(store, job) if isinstance(ending, Dead) else ""
             publish_end(events, job, ending, job.stage, 0, collection)
     return answers

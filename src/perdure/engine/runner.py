@@ -55,6 +55,7 @@ from perdure.engine.wiring import GATHERED, PREVIOUS
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.metering import traceparent_in
 from perdure.store.operations import NewDocument, NewJob, Save, Settle
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
@@ -137,7 +138,8 @@ class Runner:
             known = ", ".join(sorted(self.pipelines)) or "none"
             return Unserved(job.stage, f"no pipeline {job.pipeline!r} in this worker (it has {known})")
         where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
-        self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed))
+        traceparent = traceparent_in(claimed.document.meta)
+        self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed, traceparent))
         try:
             if job.resumed:
                 saves = await self.store.saves(job.org, job.document_id, job.pipeline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from zlib import crc32
@@ -29,6 +30,14 @@ class Pulse:
     chunks_lost: int
 
 
+def traceparent_in(meta: bytes) -> str | None:
+    """The `traceparent` in a document's meta."""
+    if b"traceparent" not in meta:  # most have none, and need not be read for it
+        return None
+    found = json.loads(meta).get("traceparent")
+    return found if isinstance(found, str) else None
+
+
 class Metering(Reading):
     """Verbs of the store for metrics."""
 
@@ -46,6 +55,11 @@ class Metering(Reading):
             return Pulse(now_ms, workers, heard_ms, *counted)
 
         return await self._read(steps)
+
+    async def traceparent(self, org: str, document_id: str) -> str | None:
+        """The trace that a document belongs to, if it came with one."""
+        found = await self.document(org, document_id)
+        return None if found is None else traceparent_in(found.meta)
 
     async def count_for(self, host: str, counts: Mapping[str, int]) -> dict[str, int]:
         """Add to what the short-lived programs of this host have counted so far; all of it."""

@@ -1,12 +1,15 @@
-"""`/metrics` of a real worker that works on real documents, is killed in between, and is scraped."""
+"""A real worker works on real documents and is killed in between: its `/metrics`, a Prometheus that scrapes it, its
+spans."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,11 +19,14 @@ from perdure import Perdure
 from perdure.watch.metrics import BY_NAME, METRICS
 from tests.doors.command import COMMAND, environment, succeeded
 from tests.faults.rabbit import free_ports
-from tests.watch.monitoring import fetched, until_ready
+from tests.watch.collector import Collector, collecting
+from tests.watch.monitoring import asked, fetched, prometheus, until_ready
 from tests.watch.shop import shop
+from tests.watch.test_dashboard import QUERIES
 
 TEXTS = ("light", "lighter", "heavy", "stumbles", "dies", "kills")
 WORK_S = 60.0
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PENDING = {
     "retry_job_stuck_documents", "retry_job_failed_documents", "retry_job_duration_seconds", "perdure_documents",
     "perdure_stuck_oldest_seconds", "perdure_starved_documents", "perdure_escalation_tier",
@@ -35,6 +41,9 @@ class Worked:
 
     directory: Path
     port: int
+    prometheus: str
+    collector: Collector
+    ids: dict[str, str] = field(default_factory=dict)
 
     @property
     def store(self) -> str:
@@ -60,27 +69,51 @@ def samples(text: str) -> Samples:
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worked]:
     directory = tmp_path_factory.mktemp("shop")
     shutil.copy(Path(__file__).parent / "shop.py", directory / "parcels.py")
-    (port,) = free_ports(1)
-    found = Worked(directory, port)
+    port, scraping = free_ports(2)
+    with (
+        collecting() as collector,
+        prometheus(directory, scraping, [f"127.0.0.1:{port}"]) as address,
+        working(Worked(directory, port, address, collector)) as found,
+    ):
+        yield found
+
+
+@contextmanager
+def working(found: Worked) -> Iterator[Worked]:
+    """A worker that has done all there was to do, until the block ends."""
+    directory = found.directory
+    variables = {
+        "PERDURE_STORE": found.store, "PERDURE_METRICS_PORT": str(found.port),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": found.collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }  # fmt: skip
     with Perdure(found.store, pipelines=[shop]) as app:
-        for text in TEXTS:
-            app.add(text=text, pipeline=shop, collection="parcels")
         with (directory / "log").open("wb") as log:
             worker = subprocess.Popen(
-                [*COMMAND, "worker", "parcels:app"], cwd=directory, stderr=log,
-                env=environment(PERDURE_STORE=found.store, PERDURE_METRICS_PORT=str(port)),
-            )  # fmt: skip
+                [*COMMAND, "worker", "parcels:app"], cwd=directory, stderr=log, env=environment(**variables)
+            )
         try:
             until_ready(found.metrics, worker)
-            give_up_s = time.monotonic() + WORK_S
-            while len(app.documents(state="done")) + len(app.documents(state="dead")) < len(TEXTS):
-                assert time.monotonic() < give_up_s, (directory / "log").read_text()
-                time.sleep(0.1)
-            time.sleep(1.2)  # what services do is noted every second
+            time.sleep(1.5)  # a Prometheus that saw the counters at 0 sees them rise
+            for texts in (TEXTS[:-1], TEXTS[-1:]):  # a process that is killed takes its last spans along
+                for text in texts:
+                    meta = {"traceparent": TRACEPARENT} if text == "heavy" else {}
+                    added = app.add(text=text, pipeline=shop, collection="parcels", meta=meta)
+                    found.ids[text] = added.id
+                until_ended(app, len(found.ids), directory / "log")
+                time.sleep(1.0)
+            time.sleep(1.5)  # what services do is noted every second, and scraped every second
             yield found
         finally:
             worker.terminate()
             worker.wait(20)
+
+
+def until_ended(app: Perdure, count: int, log: Path) -> None:
+    """Wait until so many documents have."""
+    give_up_s = time.monotonic() + WORK_S
+    while len(app.documents(state="done")) + len(app.documents(state="dead")) < count:
+        assert time.monotonic() < give_up_s, log.read_text()
+        time.sleep(0.1)
 
 
 def test_what_the_child_counted_is_there_although_it_was_killed_once(worked: Worked) -> None:
@@ -163,3 +196,59 @@ def test_the_command_prints_those_of_the_store(worked: Worked) -> None:
     assert printed["perdure_workers"].samples[0].value == 1
     of_store = {metric.name.removesuffix("_total") for metric in BY_NAME.values() if metric.of == "store"}
     assert set(printed) == of_store
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_of_the_dashboard_has_an_answer(worked: Worked, query: str) -> None:
+    if any(name in query for name in PENDING):
+        return
+    assert asked(worked.prometheus, query.replace("$__rate_interval", "1m"))
+
+
+def test_the_queries_see_what_happened(worked: Worked) -> None:
+    (died,) = asked(worked.prometheus, 'sum(increase(perdure_attempts_total{outcome="dead"}[1m]))')
+    assert float(died["value"][1]) > 0
+    (retried,) = asked(
+        worked.prometheus,
+        "sum by (dependency) (increase(perdure_calls_retried_total[1m])) "
+        "/ sum by (dependency) (increase(perdure_calls_total[1m])) > 0.2",
+    )
+    assert retried["metric"] == {"dependency": "scale"}
+
+
+def test_an_attempt_is_a_span_with_its_stages_and_their_calls_in_it(worked: Worked) -> None:
+    id_ = worked.ids["light"]
+    (attempt, *_) = worked.collector.of(id_, "attempt shop")
+    assert attempt.attributes["perdure.org"] == "default"
+    stages = [worked.collector.of(id_, f"stage {name}")[-1] for name in ("weigh", "wrap", "ship")]
+    assert {stage.trace for stage in stages} == {attempt.trace}
+    for stage in stages[:2]:
+        calls = [span for span in worked.collector.spans if span.parent == stage.id]
+        assert [call.name for call in calls] == ["call scale"], "in a thread, and in a cell"
+        assert stage.start_ns - 5_000_000 <= calls[0].start_ns <= calls[0].end_ns <= stage.end_ns + 5_000_000
+
+
+def test_attempts_of_a_document_are_one_trace_and_each_names_the_one_before(worked: Worked) -> None:
+    attempts = worked.collector.of(worked.ids["stumbles"], "attempt shop")
+    assert len(attempts) >= 3
+    assert len({attempt.trace for attempt in attempts}) == 1
+    assert attempts[0].links == ()
+    for before, attempt in itertools.pairwise(attempts):
+        assert attempt.links == ((before.trace, before.id),)
+    assert [attempt.attributes["perdure.outcome"] for attempt in attempts][-3:] == ["retry", "retry", "done"]
+    assert attempts[-2].error == "not today"
+    assert attempts[-1].error is None
+
+
+def test_the_attempt_of_a_process_that_was_killed_is_not_missing(worked: Worked) -> None:
+    first, *others = worked.collector.of(worked.ids["kills"], "attempt shop")
+    assert first.attributes["perdure.outcome"] == "recovered"
+    assert "SIGKILL" in (first.error or "")
+    assert others[0].links == ((first.trace, first.id),)
+    assert others[-1].attributes["perdure.outcome"] == "done"
+
+
+def test_a_document_belongs_to_the_trace_that_it_came_with(worked: Worked) -> None:
+    _, trace, parent, _ = TRACEPARENT.split("-")
+    attempts = worked.collector.of(worked.ids["heavy"], "attempt shop")
+    assert {(attempt.trace, attempt.parent) for attempt in attempts} == {(trace, parent)}
