@@ -190,14 +190,15 @@ class Traces:
         attempt = self._open.get(event.job_id)
         if attempt is None:
             return
-        now_ns = time.time_ns()
-        start_ns = now_ns - event.duration_ms * MS if isinstance(event, StageSaved) else attempt.stage_ns
+        now_ns = time.time_ns()  # it is told of when it is saved, so that is a part of it
         span = self._tracer.start_span(
             f"stage {event.stage}",
             set_span_in_context(attempt.span),
             attributes={**facts(event), "perdure.outcome": outcome},
-            start_time=start_ns,
+            start_time=attempt.stage_ns,
         )
+        if isinstance(event, StageSaved):
+            span.set_attribute("perdure.duration_ms", event.duration_ms)
         if error is not None:
             span.set_attribute("error.type", error_type or "")
             span.set_status(Status(StatusCode.ERROR, error))
