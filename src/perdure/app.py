@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -25,6 +26,11 @@ from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
+from perdure.operate.choosing import DeadOptions
+from perdure.operate.dead import DeadPage, Imported, Inspected
+from perdure.operate.groups import Group
+from perdure.operate.purge import Exported, Purged
+from perdure.operate.requeue import Requeued, RequeueOptions
 from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.operate.sweeping import Sweep
 from perdure.operate.timeline import Happening
@@ -213,6 +219,49 @@ class Perdure:
         rerun(pipeline="document", from_stage="embed", where={"model": "old"})
         """
         return self._call(self.service.rerun(**options))
+
+    def dead(self, *, after: str | None = None, limit: int = 100, **which: Unpack[DeadOptions]) -> DeadPage:
+        """Dead documents, those that died last first, a page at a time.
+
+        dead(failed="archives.failed", older_than="2h", code="http_404")
+        """
+        return self._call(self.service.dead(after=after, limit=limit, **which))
+
+    def groups(self, *, limit: int = 20, **which: Unpack[DeadOptions]) -> list[Group]:
+        """Dead documents by cause, the largest group first, each with what to do about it."""
+        return self._call(self.service.groups(limit=limit, **which))
+
+    def inspect(self, document_id: str, org: str | None = None) -> Inspected:
+        """All there is to know about a dead document; DocumentUnknown, MoveForbidden if it is not dead."""
+        return self._call(self.service.inspect(document_id, org))
+
+    def requeue_dead(
+        self, ids: Sequence[str] = (), *, how: RequeueOptions | None = None, **which: Unpack[DeadOptions]
+    ) -> Requeued:
+        """Requeue dead documents: these, or all that fit. They take up what is saved of them.
+
+        requeue_dead(group="3f9a", how={"canary": 10, "rate": 50, "reason": "the service is back"})
+        """
+        return self._call(self.service.requeue_dead(ids, how=how, **which))
+
+    def export(
+        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, **which: Unpack[DeadOptions]
+    ) -> Exported:  # fmt: skip
+        """Write dead documents with content and history to a file of JSON lines (.gz: compressed)."""
+        return self._call(self.service.export(target, ids, who=who, **which))
+
+    def import_(self, source: str | Path, *, who: str | None = None) -> Imported:
+        """Bring back what `export` wrote: dead, with its history, ready to be requeued."""
+        return self._call(self.service.import_(source, who=who))
+
+    def purge(
+        self, ids: Sequence[str] = (), *, export: str | Path | None, reason: str = "", who: str | None = None,
+        dry_run: bool = False, **which: Unpack[DeadOptions],
+    ) -> Purged:  # fmt: skip
+        """Delete dead documents with everything that is theirs; `export` names a file that has them afterwards, None
+        does without."""
+        asked = self.service.purge(ids, export=export, reason=reason, who=who, dry_run=dry_run, **which)
+        return self._call(asked)
 
     def cancel(
         self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None

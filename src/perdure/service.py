@@ -34,6 +34,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.operate.acts import Acting
+from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
@@ -79,7 +80,7 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(Acting, Seeing, Working, KeyDesk, Sweeping):
+class AsyncPerdure(DeadVerbs, Acting, Seeing, Working, KeyDesk, Sweeping):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Answer:
     answer: str
 
 
-async def restore(store: SqlStore, blobs: Blobs, source: str | Path) -> AsyncIterator[list[Answer]]:
+async def restore(store: SqlStore, blobs: Blobs, source: str | Path) -> AsyncGenerator[list[Answer], None]:
     """Import what is in the file, some lines at a time."""
     with tempfile.TemporaryDirectory(prefix="perdure-import-") as room, opened(str(source)) as file:
         reading = lines(file, Path(room))

@@ -1,0 +1,191 @@
+"""What operators do about dead documents, as verbs of the app: see them, group them, run them again, take them away.
+
+Called by the library, the command and the API. `choosing` says which are meant, `groups` and `advice` why they died and
+what to do, `requeue`, `purge`, `export` and `restore` do it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Unpack
+
+from perdure.core.frozen import frozen
+from perdure.core.lane import needs_of
+from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden
+from perdure.operate.advice import Facts, advise
+from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place, placed, resolved
+from perdure.operate.desk import Desk
+from perdure.operate.groups import Group, groups
+from perdure.operate.purge import Exported, Purged, exporting, purging
+from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
+from perdure.operate.restore import Answer, restore
+from perdure.store.blobs import Blobs
+from perdure.store.records import Attempt, DeadRecord
+from perdure.store.text import checked
+
+LIMIT_MAX = 1_000
+
+
+@frozen
+class DeadPage:
+    """Dead documents, those that died last first; `after` leads to the next page, None: there is none."""
+
+    documents: list[DeadRecord]
+    after: str | None
+
+
+@frozen
+class Inspected:
+    """All there is to know about a dead document."""
+
+    document: DeadRecord
+    meta: dict[str, Any]
+    attempts: list[Attempt]
+    saved: list[str]  # stages that a requeue takes up
+    acts: list[dict[str, Any]]
+    action: str
+    advice: str
+
+
+@frozen
+class Imported:
+    """How many lines of a file were read, and what became of them."""
+
+    lines: int = 0
+    imported: int = 0
+    exists: int = 0
+    refused: int = 0
+    answers: tuple[Answer, ...] = ()  # since the last time
+
+
+class DeadVerbs(Desk):
+    """See `app.Perdure` for what each verb promises."""
+
+    blobs: Blobs
+
+    async def dead(
+        self, *, after: str | None = None, limit: int = 100, **which: Unpack[DeadOptions]
+    ) -> DeadPage:
+        where = await resolved(self.store, which)
+        size = _size(limit)
+        found = await self.store.dead(where, None if after is None else placed(after), size + 1)
+        more = cursor(place(found[size - 1])) if len(found) > size else None
+        return DeadPage(found[:size], more)
+
+    async def groups(self, *, limit: int = 20, **which: Unpack[DeadOptions]) -> list[Group]:
+        return await groups(self.store, await resolved(self.store, which), _size(limit))
+
+    async def inspect(self, document_id: str, org: str | None = None) -> Inspected:
+        owner = org or await self.store.find(document_id)
+        status = await self.store.status(owner, document_id) if owner is not None else None
+        if status is None:
+            raise DocumentUnknown(f"there is no document {document_id}; check the id")
+        one = await self.store.dead_one(status.org, document_id)
+        found = await self.store.archived([(status.org, document_id)])
+        if one is None or not found:
+            raise MoveForbidden(f"document {document_id} is {status.state}, not dead; see `perdure status`")
+        needs = sorted(needs_of(one.lane))
+        down = tuple(sorted(await self.store.down() & set(needs)))
+        age_ms = max(0, await self.store.now_ms() - one.died_ms)
+        advice = advise(Facts(one.error_code, one.error_type, one.status_code, down, tuple(needs), age_ms))
+        saves = await self.store.saves(status.org, document_id, one.pipeline)
+        return Inspected(
+            one, json.loads(found[0].document["meta"]), await self.store.attempts(status.org, document_id),
+            list(dict.fromkeys(save.stage for save in saves)),
+            [{name: act[name] for name in ("at_ms", "who", "verb", "reason")} for act in found[0].acts],
+            str(advice.action), advice.text,
+        )  # fmt: skip
+
+    async def choose(self, ids: Sequence[str] = (), **which: Unpack[DeadOptions]) -> Choice:
+        """Which documents are meant; to be given to the verbs that end in -ing."""
+        return await choose(self.store, which, ids)
+
+    async def requeue_dead(
+        self, ids: Sequence[str] = (), *, how: RequeueOptions | None = None, **which: Unpack[DeadOptions]
+    ) -> Requeued:
+        choice = await self.choose(ids, **which)
+        answers: list[tuple[str, str]] = []
+        told = Requeued()
+        async for told in self.requeuing(choice, how or RequeueOptions()):
+            answers += told.answers
+        return Requeued(
+            told.found, told.requeued, told.refused, told.canary, told.stopped, tuple(dict(answers).items())
+        )
+
+    def requeuing(self, choice: Choice, how: RequeueOptions) -> AsyncGenerator[Requeued, None]:
+        """`requeue_dead` step by step, for whoever shows how far it is or wants to stop it (then close it)."""
+        checked(how.get("reason", ""), "the reason")
+        by = self._who(how.get("who"))
+        return Requeuing(self.store, self.pipelines, choice, by, how, self.given).run()
+
+    async def export(
+        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, **which: Unpack[DeadOptions]
+    ) -> Exported:  # fmt: skip
+        return [told async for told in self.exporting(await self.choose(ids, **which), target, who)][-1]
+
+    async def exporting(
+        self, choice: Choice, target: str | Path, who: str | None = None
+    ) -> AsyncGenerator[Exported, None]:
+        """`export` page by page."""
+        by = self._who(who)
+        told = Exported()
+        async with aclosing(exporting(self.store, self.blobs, choice, target)) as doing:
+            async for told in doing:
+                yield told
+        what = f"dead: {choice.words}: {told.exported} exported to {target}"
+        await self.store.act(by, "export", choice.where.org, what, "")
+
+    async def import_(self, source: str | Path, *, who: str | None = None) -> Imported:
+        answers: list[Answer] = []
+        told = Imported()
+        async for told in self.importing(source, who):
+            answers += told.answers
+        return Imported(told.lines, told.imported, told.exists, told.refused, tuple(answers))
+
+    async def importing(
+        self, source: str | Path, who: str | None = None
+    ) -> AsyncGenerator[Imported, None]:
+        """`import_` some lines at a time."""
+        by = self._who(who)
+        counts: Counter[str] = Counter()
+        try:
+            async with aclosing(restore(self.store, self.blobs, source)) as doing:
+                async for answers in doing:
+                    counts.update(answer.answer.partition(" ")[0].rstrip(":") for answer in answers)
+                    done = (counts["imported"], counts["exists"], counts["refused"])
+                    yield Imported(sum(done), *done, answers=tuple(answers))
+        finally:
+            if counts["imported"]:
+                what = f"dead: {counts['imported']} imported from {source}"
+                await self.store.act(by, "import", None, what, "")
+
+    async def purge(
+        self, ids: Sequence[str] = (), *, export: str | Path | None, reason: str = "", who: str | None = None,
+        dry_run: bool = False, **which: Unpack[DeadOptions],
+    ) -> Purged:  # fmt: skip
+        choice = await self.choose(ids, **which)
+        answers: list[tuple[str, str]] = []
+        told = Purged()
+        async for told in self.purging(choice, export, reason, who, dry_run):
+            answers += told.answers
+        return Purged(told.found, told.exported, told.purged, told.refused, tuple(answers))
+
+    def purging(
+        self, choice: Choice, export: str | Path | None, reason: str = "", who: str | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[Purged, None]:  # fmt: skip
+        """`purge` step by step."""
+        why = checked(reason, "the reason")
+        if export is not None and str(export) == "-":
+            raise InputInvalid("what is purged is exported to a file, not to standard output")
+        return purging(self.store, self.blobs, choice, export, self._who(who), why, dry_run)
+
+
+def _size(limit: int) -> int:
+    if not 1 <= limit <= LIMIT_MAX:
+        raise InputInvalid(f"limit must be from 1 to {LIMIT_MAX}, not {limit}")
+    return limit
