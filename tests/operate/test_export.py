@@ -162,10 +162,10 @@ async def test_what_was_added_again_meanwhile_is_not_there_twice(
 async def test_a_file_is_there_when_it_is_complete_and_never_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "dead.jsonl"
     with pytest.raises(ZeroDivisionError), Writer(target) as writer:
-        writer.write({"id": 1 // 0}, b"1")
+        writer.write([({"id": 1 // 0}, b"1")])
     assert list(tmp_path.iterdir()) == []
     with Writer(target) as writer:
-        writer.write({"id": "1"}, b"1")
+        writer.write([({"id": "1"}, b"1")])
         assert not target.exists()
     with pytest.raises(InputInvalid, match="already"), Writer(target):
         pass

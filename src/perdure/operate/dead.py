@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from perdure.core.frozen import frozen
-from perdure.core.lane import needs_of
 from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden
-from perdure.operate.advice import Facts, advise
+from perdure.operate.advice import advise
 from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place, placed, resolved
 from perdure.operate.desk import Desk
-from perdure.operate.groups import Group, groups
+from perdure.operate.groups import Group, facts, groups
 from perdure.operate.purge import Exported, Purged, exporting, purging
 from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
@@ -88,10 +87,7 @@ class DeadVerbs(Desk):
         found = await self.store.archived([(status.org, document_id)])
         if one is None or not found:
             raise MoveForbidden(f"document {document_id} is {status.state}, not dead; see `perdure status`")
-        needs = sorted(needs_of(one.lane))
-        down = tuple(sorted(await self.store.down() & set(needs)))
-        age_ms = max(0, await self.store.now_ms() - one.died_ms)
-        advice = advise(Facts(one.error_code, one.error_type, one.status_code, down, tuple(needs), age_ms))
+        advice = advise(facts(one, await self.store.down(), await self.store.now_ms()))
         saves = await self.store.saves(status.org, document_id, one.pipeline)
         return Inspected(
             one, json.loads(found[0].document["meta"]), await self.store.attempts(status.org, document_id),
@@ -146,9 +142,7 @@ class DeadVerbs(Desk):
             answers += told.answers
         return Imported(told.lines, told.imported, told.exists, told.refused, tuple(answers))
 
-    async def importing(
-        self, source: str | Path, who: str | None = None
-    ) -> AsyncGenerator[Imported, None]:
+    async def importing(self, source: str | Path, who: str | None = None) -> AsyncGenerator[Imported, None]:
         """`import_` some lines at a time."""
         by = self._who(who)
         counts: Counter[str] = Counter()

@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import field
 from pathlib import Path
 from types import TracebackType
@@ -37,12 +37,16 @@ STANDARD = "-"
 WHOLE_BYTES = 1024 * 1024  # of a blob that is read into memory
 PIECE = 3 * 256 * 1024  # becomes base64 without a remainder
 CONTENT = b',"content":"'
-PAGE = 100  # documents that are read at a time
+PAGE = 30  # with content of up to WHOLE_BYTES each: documents that are read at a time
 
 #: What a file leaves out of each row: it is said once for the document, or is its content.
 _SAID = {"org", "id", "document_id", "inline", "blob", "state", "error_code", "error_message", "error_meta"}
 _SAID_OF_JOB = _SAID | {"key", "state", "pipeline", "generation"}
 _SAID_OF_DEAD = {"org", "document_id", "pipeline", "collection", "generation"}
+
+
+#: A line without its content, and that.
+Entry = tuple[dict[str, Any], bytes | Path | None]
 
 
 @frozen
@@ -113,16 +117,17 @@ class Writer:
         finally:
             os.close(directory)
 
-    def write(self, head: dict[str, Any], content: bytes | Path | None) -> None:
-        """One document."""
-        self._file.write(json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1])
-        if content is None:
-            self._file.write(b',"content":null}\n')
-        else:
-            self._file.write(CONTENT)
-            self._encode(content)
-            self._file.write(b'"}\n')
-        self.lines += 1
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Documents, a line for each."""
+        for head, content in entries:
+            self._file.write(json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1])
+            if content is None:
+                self._file.write(b',"content":null}\n')
+            else:
+                self._file.write(CONTENT)
+                self._encode(content)
+                self._file.write(b'"}\n')
+            self.lines += 1
 
     def _encode(self, content: bytes | Path) -> None:
         if isinstance(content, bytes):
@@ -136,15 +141,25 @@ class Writer:
 async def export(writer: Writer, store: SqlStore, blobs: Blobs, which: Sequence[Key]) -> Page:
     """Write these documents, those that are there. One whose content is gone is written without, and has failed."""
     page = Page()
+    small: list[Entry] = []
     for one in await store.archived(which):
-        with tempfile.TemporaryDirectory(prefix="perdure-export-") as room:
-            content, digest, problem = await _content(one, blobs, Path(room))
-            await asyncio.to_thread(writer.write, head(one, digest, problem), content)
+        with tempfile.TemporaryDirectory(prefix="perdure-export-") if large(one) else nullcontext("") as room:
+            content, digest, problem = await _content(one, blobs, room)
+            small.append((head(one, digest, problem), content))
+            if room:
+                await asyncio.to_thread(writer.write, small)
+                small = []
         if problem is None:
             page.exported[one.key] = one.document["generation"]
         else:
             page.failed[one.key] = problem
+    await asyncio.to_thread(writer.write, small)
     return page
+
+
+def large(one: Archived) -> bool:
+    """Whether its content is not read into memory as a whole."""
+    return one.document["blob"] is not None and one.document["size"] > WHOLE_BYTES
 
 
 def head(one: Archived, digest: str | None, problem: str | None = None) -> dict[str, Any]:
@@ -167,16 +182,16 @@ def head(one: Archived, digest: str | None, problem: str | None = None) -> dict[
 
 
 async def _content(
-    one: Archived, blobs: Blobs, room: Path
+    one: Archived, blobs: Blobs, room: str
 ) -> tuple[bytes | Path | None, str | None, str | None]:
     """What was handed in, its hash, and why it is not there."""
     inline, blob = one.document["inline"], one.document["blob"]
     if blob is None:
         return inline or b"", hashlib.sha256(inline or b"").hexdigest(), None
     try:
-        if one.document["size"] <= WHOLE_BYTES:
+        if not room:
             return await blobs.get(blob), blob, None
-        copy = await blobs.open_copy(blob, room)
+        copy = await blobs.open_copy(blob, Path(room))
         return copy, (await asyncio.to_thread(hash_file, copy))[0], None
     except (BlobMissing, BlobCorrupt) as error:
         return None, None, str(error)

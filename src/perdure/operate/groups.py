@@ -48,26 +48,27 @@ async def groups(store: SqlStore, where: Where, limit: int) -> list[Group]:
 
 
 def by_fingerprint(causes: Iterable[Cause]) -> list[list[Cause]]:
-    """Causes that are one group, the largest group first, and in it the most frequent cause."""
+    """Causes that are one group, the largest group first."""
     found: dict[str, list[Cause]] = defaultdict(list)
     for cause in causes:
         found[cause.fingerprint].append(cause)
-    for one in found.values():
-        one.sort(key=lambda cause: -cause.count)
     return sorted(found.values(), key=lambda one: (-sum(c.count for c in one), one[0].fingerprint))
 
 
 def _group(causes: Sequence[Cause], example: DeadRecord, down: frozenset[str], now_ms: int) -> Group:
-    most, last_ms = causes[0], max(cause.last_ms for cause in causes)
-    needs = frozenset[str]().union(*(needs_of(cause.lane) for cause in causes))
-    advice = advise(
-        Facts(
-            most.error_code, most.error_type, most.status_code, tuple(sorted(needs & down)), tuple(sorted(needs)),
-            max(0, now_ms - last_ms),
-        )
-    )  # fmt: skip
+    last_ms, one = max(cause.last_ms for cause in causes), example
+    advice = advise(facts(one, down, now_ms))
     return Group(
-        most.fingerprint, sum(cause.count for cause in causes), min(cause.first_ms for cause in causes), last_ms,
-        sorted({cause.stage for cause in causes}), sorted({cause.collection for cause in causes}), most.error_type,
-        most.error_code, most.status_code, example.id, example.org, example.message, str(advice.action), advice.text,
+        one.fingerprint, sum(cause.count for cause in causes), min(cause.first_ms for cause in causes), last_ms,
+        [one.stage], sorted(cause.collection for cause in causes), one.error_type, one.error_code, one.status_code,
+        one.id, one.org, one.message, str(advice.action), advice.text,
+    )  # fmt: skip
+
+
+def facts(one: DeadRecord, down: frozenset[str], now_ms: int) -> Facts:
+    """What advice goes by."""
+    needs = needs_of(one.lane)
+    return Facts(
+        one.error_code, one.error_type, one.status_code, tuple(sorted(needs & down)), tuple(sorted(needs)),
+        max(0, now_ms - one.died_ms),
     )  # fmt: skip

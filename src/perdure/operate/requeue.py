@@ -82,7 +82,13 @@ class Requeuing:
         self, store: SqlStore, pipelines: Mapping[str, Pipeline], choice: Choice, by: str, options: RequeueOptions,
         settings: Settings | None = None,
     ) -> None:  # fmt: skip
-        self.store, self.pipelines, self.choice, self.by, self.settings = store, pipelines, choice, by, settings
+        self.store, self.pipelines, self.choice, self.by, self.settings = (
+            store,
+            pipelines,
+            choice,
+            by,
+            settings,
+        )
         self.fresh, self.reason = options.get("fresh", False), options.get("reason", "")
         self.dry_run, self.limit = options.get("dry_run", False), options.get("limit")
         self.canary, self.ok = options.get("canary", 0), options.get("canary_ok", 1.0)

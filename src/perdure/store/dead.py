@@ -23,7 +23,6 @@ _RECORD = (
     "x.document_id, x.org, x.collection, x.pipeline, x.queue, x.lane, x.stage, x.error_type, x.error_code, "
     "x.status_code, x.fingerprint, x.attempts, x.generation, x.died_ms, d.name, d.size, d.error_message"
 )
-_CAUSE = "fingerprint, collection, stage, error_type, error_code, status_code, lane"
 _NEWEST = "ORDER BY {t}died_ms DESC, {t}org DESC, {t}document_id DESC"
 
 
@@ -38,7 +37,7 @@ class Where:
     stage: str | None = None
     error_type: str | None = None
     code: str | None = None
-    group: str | None = None  # a fingerprint, or how it begins
+    group: str | None = None  # a fingerprint
     names: tuple[str, ...] = ()  # one of these is its stage, its collection or its pipeline
     since_ms: int | None = None  # it died then or later
     before_ms: int | None = None  # it died earlier
@@ -60,7 +59,7 @@ def condition(where: Where, after: Place | None = None) -> tuple[str, list[Any]]
     if where.code is not None:
         add("error_code = {}", where.code)
     if where.group is not None:
-        add("fingerprint >= {} AND fingerprint < {}", where.group, f"{where.group}g")  # above every digit
+        add("fingerprint = {}", where.group)
     if where.names:
         one = " OR ".join(f"{c} = {{{n}}}" for n in range(len(where.names)) for c in _NAMED)
         add(f"({one})", *where.names)
@@ -107,23 +106,24 @@ class DeadLetters(Reading):
         return int((await self._rows(f"SELECT count(*) FROM dead WHERE {chosen}", *params))[0][0])
 
     async def dead_causes(self, where: Where) -> list[Cause]:
-        """How many died of what, as fine as it can be told; see `operate.groups`."""
+        """How many died of what; see `operate.groups`."""
         chosen, params = condition(where)
         found = await self._rows(
-            f"SELECT {_CAUSE}, count(*), min(died_ms), max(died_ms) FROM dead WHERE {chosen} GROUP BY {_CAUSE}",
+            "SELECT fingerprint, collection, count(*), min(died_ms), max(died_ms) FROM dead "
+            f"WHERE {chosen} GROUP BY fingerprint, collection",
             *params,
         )
         return [Cause(*row) for row in found]
 
-    async def dead_groups_like(self, prefix: str, limit: int = 2) -> list[str]:
-        """Fingerprints that begin so."""
-        chosen, params = condition(Where(group=prefix))
-        found = await self._rows(
-            f"SELECT DISTINCT fingerprint FROM dead WHERE {chosen} ORDER BY fingerprint LIMIT ${len(params) + 1}",
-            *params,
-            limit,
-        )
-        return [row[0] for row in found]
+    async def dead_groups_like(self, prefix: str) -> list[str]:
+        """The first two fingerprints that begin so."""
+        found: list[str] = []
+        statement = "SELECT min(fingerprint) FROM dead WHERE fingerprint {} $1 AND fingerprint < $2"
+        end = f"{prefix}g"  # above every digit
+        for sign, start in ((">=", prefix), (">", None)):
+            after = start or (found[0] if found else end)
+            found += [row[0] for row in await self._rows(statement.format(sign), after, end) if row[0]]
+        return found
 
     async def main_jobs(self, which: list[Key]) -> dict[Key, Job]:
         """Their main jobs as they stand, those that are kept."""

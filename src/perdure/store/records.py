@@ -113,15 +113,10 @@ class DeadRecord:
 
 @frozen
 class Cause:
-    """Dead documents that have all of this in common, and the time between the first and the last death."""
+    """How many documents of a collection died of one cause, and when the first and the last did."""
 
     fingerprint: str
     collection: str
-    stage: str
-    error_type: str
-    error_code: str
-    status_code: int | None
-    lane: str
     count: int
     first_ms: int
     last_ms: int

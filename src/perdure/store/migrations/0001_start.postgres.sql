@@ -252,9 +252,9 @@ CREATE TABLE dead (
   generation    int NOT NULL,
   died_ms       bigint NOT NULL,
   PRIMARY KEY (died_ms, org, document_id),
-  UNIQUE (org, document_id)
+  UNIQUE (document_id, org)
 );
-CREATE INDEX dead_group ON dead (fingerprint, collection, stage, error_type, error_code, status_code, lane, died_ms);
+CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (

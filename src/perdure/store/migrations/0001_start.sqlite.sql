@@ -244,9 +244,10 @@ CREATE TABLE dead (
   generation    integer NOT NULL,
   died_ms       integer NOT NULL,
   PRIMARY KEY (died_ms, org, document_id),
-  UNIQUE (org, document_id)
+  UNIQUE (document_id, org)
 ) WITHOUT ROWID;
-CREATE INDEX dead_group ON dead (fingerprint, collection, stage, error_type, error_code, status_code, lane, died_ms);
+-- With all that groups are chosen by, so that they are counted without a look at the rows.
+CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id, collection, pipeline, queue, stage, error_type, error_code);
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (

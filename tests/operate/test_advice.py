@@ -1,0 +1,64 @@
+"""The table of advice, row by row; docs/dead.md says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.operate.advice import DAY_MS, RULES, Action, Facts, advise
+
+DOCS = Path(__file__).parents[2] / "docs" / "dead.md"
+
+#: Facts, and the number of the rule that fits first.
+CASES = [
+    (Facts("http_503", down=("openai",), needs=("openai",)), 0, Action.WAIT),
+    (Facts("unexpected", "ValueError", down=("ocr", "openai")), 0, Action.WAIT),
+    (Facts("http_404", age_ms=31 * DAY_MS), 1, Action.PURGE),
+    (Facts("content_missing", age_ms=31 * DAY_MS), 1, Action.PURGE),
+    (Facts("ocr_needed", age_ms=31 * DAY_MS), 2, Action.FIX),
+    (Facts("unexpected", "AuthenticationError", 401, needs=("openai",)), 3, Action.FIX),
+    (Facts("stage_timeout"), 4, Action.RAISE),
+    (Facts("crashed:memory_exceeded"), 4, Action.RAISE),
+    (Facts("image_bomb"), 4, Action.RAISE),
+    (Facts("maybe_done", status_code=503), 5, Action.LOOK),
+    (Facts("rescheduled", needs=("openai",)), 6, Action.REQUEUE),
+    (Facts("http_429"), 6, Action.REQUEUE),
+    (Facts("bad_gateway", "HTTPStatusError", 502), 6, Action.REQUEUE),
+    (Facts("unexpected", "ReadTimeout"), 6, Action.REQUEUE),
+    (Facts("postpones_exhausted"), 7, Action.REQUEUE),
+    (Facts("worker_lost"), 8, Action.REQUEUE),
+    (Facts("crashed:SIGKILL"), 8, Action.REQUEUE),
+    (Facts("unexpected", "KeyError"), 9, Action.LOOK),
+    (Facts("crashed:SIGSEGV"), 9, Action.LOOK),
+    (Facts("contract_broken"), 9, Action.LOOK),
+    (Facts("http_404", age_ms=29 * DAY_MS), 10, Action.FIX),
+    (Facts("http_401"), 10, Action.FIX),
+    (Facts("document_corrupt"), 10, Action.FIX),
+    (Facts("a_code_of_ours"), 10, Action.FIX),
+]
+
+
+@pytest.mark.parametrize(("facts", "number", "action"), CASES)
+def test_the_first_rule_that_fits_is_given(facts: Facts, number: int, action: Action) -> None:
+    assert next(n for n, rule in enumerate(RULES) if rule.fits(facts)) == number
+    advice = advise(facts)
+    assert advice.action is action
+    assert "{" not in advice.text
+
+
+def test_every_rule_has_a_case_and_every_action_a_rule() -> None:
+    assert {number for _, number, _ in CASES} == set(range(len(RULES)))
+    assert {rule.action for rule in RULES} == set(Action)
+
+
+def test_what_is_down_and_what_to_install_is_named() -> None:
+    assert "ocr, openai is down" in advise(Facts("x", down=("ocr", "openai"))).text
+    assert "tesseract-ocr" in advise(Facts("ocr_needed")).text
+    assert "openai refuses us" in advise(Facts("unexpected", "", 403, needs=("openai",))).text
+
+
+def test_people_read_the_same_table() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| ")]
+    told = [row for row in rows if row.rsplit("|", 2)[-2].strip(" *`") in set(Action)]
+    assert told == [f"| {rule.when} | `{rule.action}` |" for rule in RULES]
