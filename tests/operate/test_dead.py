@@ -160,12 +160,9 @@ def test_a_requeue_goes_on_where_it_died_or_begins_anew(store_url: str) -> None:
         again = app.requeue_dead([resumed, "nobody"])
         assert (again.requeued, again.refused) == (0, 2)
         assert dict(again.answers)[resumed] == "refused: the document is done, not dead"
-        acts = app._call(app.service.store.acts())
-        assert any(
-            verb == "requeue" and target == resumed and why == "repaired"
-            for _, _, verb, _, target, why in acts
-        )
-        assert any(target == f"dead: {resumed}: 1 requeued, 0 refused" for _, _, _, _, target, _ in acts)
+        acts = app.acts(verb="requeue")
+        assert any((act.target, act.reason) == (resumed, "repaired") for act in acts)
+        assert any(act.target == f"dead: {resumed}: 1 requeued, 0 refused" for act in acts)
 
 
 def test_a_budget_of_its_own_stays_and_that_of_the_pipeline_is_the_present_one(store_url: str) -> None:
@@ -196,11 +193,11 @@ def test_documents_of_a_pipeline_that_is_not_at_hand_go_on_but_do_not_begin_anew
 def test_a_dry_run_changes_nothing(store_url: str) -> None:
     with opened(store_url) as app:
         ids = added(app, "bad", "bad too")
-        before = [app.status(id_) for id_ in ids], app._call(app.service.store.acts())
+        before = [app.status(id_) for id_ in ids], app.acts()
         told = app.requeue_dead(how={"dry_run": True, "canary": 1})
         assert (told.found, told.requeued) == (2, 0)
         assert app.purge(export=None, dry_run=True).found == 2
-        assert ([app.status(id_) for id_ in ids], app._call(app.service.store.acts())) == before
+        assert ([app.status(id_) for id_ in ids], app.acts()) == before
 
 
 @contextmanager
@@ -270,7 +267,7 @@ def test_what_was_interrupted_goes_on_with_those_that_are_left(store_url: str) -
         told = app.requeue_dead()
         assert (told.found, told.requeued, told.refused) == (3, 3, 0)
         assert {app.status(id_).generation for id_ in ids} == {2}
-        acts = [target for _, _, _, _, target, _ in app._call(app.service.store.acts())]
+        acts = [act.target for act in app.acts()]
         assert "dead: all dead documents: 1 requeued, 0 refused" in acts
 
 
@@ -296,7 +293,7 @@ def test_purged_is_gone_and_can_be_brought_back(store_url: str, tmp_path: Path) 
         assert (back.lines, back.imported, back.answers[0].id) == (1, 1, gone)
         assert app.import_(file).exists == 1
         assert app.inspect(gone).document.error_code == "http_404"
-        verbs = [(act[2], act[5]) for act in app._call(app.service.store.acts())]
+        verbs = [(act.verb, act.reason) for act in app.acts()]
         assert ("purge", "nobody asked") in verbs
         assert ("import", "") in verbs
     with opened(store_url, wrong={}) as app:

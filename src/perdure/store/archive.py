@@ -157,7 +157,7 @@ def _purgeable(sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None
     found = yield Query(sql.DOCUMENT_LOCK, key)
     if not found:
         return "refused: no such document"
-    state, generation = found[0]
+    state, generation = found[0][:2]
     if state not in states:
         return f"refused: the document is {'in progress' if state == 'open' else state}"
     if seen is not None and generation != seen:
