@@ -37,7 +37,7 @@ from perdure.operate.acts import Acting
 from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
-from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, rerun
+from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.settings import Settings, using
@@ -388,9 +388,14 @@ class AsyncPerdure(DeadVerbs, Acting, Seeing, Working, KeyDesk, Sweeping):
 
         found = Rerun()
         act = None if options.get("dry_run") else again
-        async for found in rerun(self.store, pipeline, stage, conditions, limit, act):
+        async for found in rerun(self.store, pipeline, stage, conditions, limit, options.get("after"), act):
             yield found
-        if "model" in conditions.saved and not found.found and not found.running:
+        if found.found or found.running or found.last or options.get("after"):
+            return
+        others = [other for other in self.pipelines.values() if pipeline in other.then]
+        if others and found.looked_at and not found.models:
+            raise not_on_its_own(pipeline, others)
+        if "model" in conditions.saved:
             raise no_such_model(conditions.saved["model"], pipeline, stage, found.models)
 
     async def dependencies(self) -> list[DependencyRecord]:

@@ -189,6 +189,37 @@ def test_it_goes_page_by_page_and_no_further_than_its_limit(
         assert ran(app) == {"embed": 10}
 
 
+def test_the_next_run_goes_on_after_the_last_one(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where those that were run again still fit."""
+    monkeypatch.setattr(rerunning, "PAGE", 4)
+    ids = [*filled(store_url, count=6), *filled(store_url, count=4, org="another")]
+    with trial(books("old"), store=store_url) as app:
+        after: str | None = None
+        runs = []
+        for _ in range(4):
+            found = app.rerun(
+                pipeline="books", from_stage="embed", where={"state": "done"}, limit=3, after=after
+            )
+            runs.append(found.requeued)
+            assert ran(app) == {"embed": found.requeued}
+            after = found.last
+        assert (runs, after) == ([3, 3, 3, 1], None)
+        assert {len(app.attempts(id_)) for id_ in ids} == {2}
+        with pytest.raises(InputInvalid, match="ID@ORGANISATION"):
+            app.rerun(pipeline="books", from_stage="embed", where={}, after=ids[0])
+
+
+def test_follow_ups_run_again_with_what_they_follow(store_url: str) -> None:
+    with trial(documents, store=store_url) as app:
+        app.add(text=TEXTS[0], pipeline=documents)
+        assert ran(app)["connect"] == 1
+        with pytest.raises(InputInvalid, match="--pipeline document") as told:
+            app.rerun(pipeline="detect_connections", from_stage="connect", where={})
+        assert told.value.code == "pipeline_follows"
+        assert app.rerun(pipeline="document", from_stage="index", where={}).requeued == 1
+        assert ran(app) == {"index": 1, "connect": 1}
+
+
 def test_mistakes_are_told_with_what_there_is(store_url: str) -> None:
     filled(store_url, count=2)
     with trial(books("new"), store=store_url) as app:

@@ -191,6 +191,9 @@ def rerun(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID@ORG", help="Go on where an earlier run ended, as it said.")
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "",
     target: AppOption = BUILTIN,
     pipeline: PipelineOption = "document",
@@ -203,7 +206,7 @@ def rerun(
 
     options = RerunOptions(
         pipeline=pipeline, from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
-        reason=reason,
+        after=after, reason=reason,
     )  # fmt: skip
     raise typer.Exit(run(service(target, store), options, json))
 

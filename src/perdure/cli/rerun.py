@@ -1,6 +1,6 @@
 """`perdure rerun`: finished documents run again from a stage on.
 
-Ctrl-C ends it after the page under way; the same command goes on with those that are left.
+Ctrl-C ends it after the page under way, `--limit` after so many; it says then with which `--after` the rest is run.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def run(app: AsyncPerdure, options: RerunOptions, as_json: bool = False) -> int:
         print(json.dumps(asdict(found)))
     else:
         print(_told(found, bool(options.get("dry_run"))))
-    if stopped:
-        print("perdure: stopped; the same command goes on with those that are left", file=sys.stderr)
+    if found.last is not None:
+        word = "stopped" if stopped else "these are not all"
+        print(f"perdure: {word}; go on with --after {found.last}", file=sys.stderr)
     return STOPPED if stopped else 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, NotRequired, TypedDict
 
@@ -34,6 +34,7 @@ class RerunOptions(TypedDict):
     where: Mapping[str, Any]
     dry_run: NotRequired[bool]
     limit: NotRequired[int | None]
+    after: NotRequired[str | None]  # to go on from: `Rerun.last`
     reason: NotRequired[str]
     who: NotRequired[str | None]
 
@@ -49,6 +50,7 @@ class Rerun:
     running: int = 0  # they fit, and are in flight: left alone
     refused: int = 0
     models: dict[str, int] = field(default_factory=dict)
+    last: str | None = None  # the last one that was looked at; None: there are no more
 
 
 class Conditions:
@@ -78,23 +80,26 @@ class Conditions:
 
 async def rerun(
     store: SqlStore, pipeline: Pipeline, stage: AnyStage, conditions: Conditions, limit: int | None,
-    again: Callable[[Checkpoint], Awaitable[str]] | None,
+    after: str | None, again: Callable[[Checkpoint], Awaitable[str]] | None,
 ) -> AsyncIterator[Rerun]:  # fmt: skip
-    """Requeue what fits, up to `limit` (without `again`, only count it); tells after each page how far it is."""
+    """Requeue what fits, up to `limit` (without `again`, only count it), of those after that one; tells after each page how
+    far it is."""
     counts: Counter[str] = Counter()
     models: Counter[str] = Counter()
     org = conditions.place.get("org")
-    after, more = (org or "", ""), True
+    place, more = (org or "", "") if after is None else _place(after), True
     while more and (limit is None or counts["found"] < limit):
-        page = await store.checkpoints(after, PAGE, stage.name, stage.was)
+        page = await store.checkpoints(place, PAGE, stage.name, stage.was)
         if page:
-            after = (page[-1].org, page[-1].document_id)
-        more = len(page) == PAGE and org in (None, after[0])
+            place = (page[-1].org, page[-1].document_id)
+        more = len(page) == PAGE and org in (None, place[0])
         ours = [one for one in page if one.pipeline == pipeline.name and conditions.placed(one)]
         models.update(one.model or "" for one in ours if one.version is not None)
         fitting = [one for one in ours if conditions.made(one)]
         found = [one for one in fitting if one.state == (conditions.state or "done")]
-        found = found[: None if limit is None else limit - counts["found"]]
+        if limit is not None and counts["found"] + len(found) > limit:
+            found, more = found[: limit - counts["found"]], True
+            place = (found[-1].org, found[-1].document_id)
         counts["looked_at"] += len(page)
         counts["found"] += len(found)
         if conditions.state is None:
@@ -103,7 +108,7 @@ async def rerun(
             for n in range(0, len(found), BATCH):
                 answers = await asyncio.gather(*map(again, found[n : n + BATCH]))
                 counts.update(map(_word, answers))
-        yield Rerun(**counts, models=dict(models))
+        yield Rerun(**counts, models=dict(models), last=f"{place[1]}@{place[0]}" if more else None)
 
 
 def no_such_model(
@@ -118,6 +123,25 @@ def no_such_model(
         f"no document has {stage.name} of pipeline {pipeline.name} saved with model {asked!r} (what is saved: {known})",
         code="model_unknown",
     )
+
+
+def not_on_its_own(pipeline: Pipeline, others: Iterable[Pipeline]) -> InputInvalid:
+    """Said where it has no documents of its own: whose it follows."""
+    before = ", ".join(sorted(other.name for other in others))
+    return InputInvalid(
+        f"{pipeline.name} follows {before} and has no documents of its own; run those again from the stage "
+        f"that spawns its jobs (--pipeline {before.partition(',')[0]}), and it runs anew with them",
+        code="pipeline_follows",
+    )
+
+
+def _place(last: str) -> tuple[str, str]:
+    id_, sign, org = last.partition("@")
+    if not sign:
+        raise InputInvalid(
+            f"after takes what the run before gave as its last one (ID@ORGANISATION), not {last!r}"
+        )
+    return org, id_
 
 
 def _word(answer: str) -> str:
