@@ -84,6 +84,9 @@ class SimDriver:
         self._reach()
         return drive(self.world.database, steps())
 
+    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self.read(steps)
+
     # --- what befalls a call ---------------------------------------------------------------------
 
     def _struck(self, chance: float) -> bool:

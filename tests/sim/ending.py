@@ -6,6 +6,9 @@ import json
 from collections import Counter
 from typing import Any
 
+from perdure.store.counting import miscounted, told
+from perdure.store.sqlite import drive
+from perdure.store.sqlite_dialect import SqliteDialect
 from tests.sim.book import Book
 from tests.sim.documents import ATTEMPTS, ENDS, PIPELINES, POSTPONES_MAX
 from tests.sim.promises import Violation
@@ -29,6 +32,7 @@ def check_end(book: Book) -> None:
     _check_effects(book)
     _check_orphans(book)
     _check_history(book, rows)
+    _check_counters(book)
     book.shelf.check_all()
 
 
@@ -132,6 +136,15 @@ def _check_orphans(book: Book) -> None:
             continue
         if (ago_s := world.loop.now_s - max(process.died_s, calm_since_s)) > BURIED_WITHIN_S:
             raise Violation("orphan", f"{name} died {ago_s:g} s ago and is still registered")
+
+
+def _check_counters(book: Book) -> None:
+    sql = SqliteDialect()
+    if wrong := drive(book.database, miscounted(sql)):
+        raise Violation("counters", f"(counted, there): {wrong}")
+    accepted = told(_rows(book, sql.COUNTS)).accepted
+    if accepted != len(book.documents):
+        raise Violation("counters", f"{accepted} were accepted, {len(book.documents)} are there")
 
 
 def _check_history(book: Book, rows: Counter[tuple[Any, ...]]) -> None:

@@ -12,6 +12,7 @@ from perdure.engine import recovery
 from perdure.engine.keeper import Keeper
 from perdure.store import apply, entering, rows
 from perdure.store.base import Query, Steps
+from perdure.store.counting import Counting
 from perdure.store.operations import Settle
 from perdure.store.sql_store import SqlStore
 from tests.sim.planting import breaks, sql
@@ -145,7 +146,19 @@ def refused_writes_forgotten() -> Iterator[None]:
 @breaks("counters")
 def held_counted_as_queued() -> Iterator[None]:
     """The tally does not know of lanes."""
-    with sql("COUNT_JOBS", "AND l.down_ms IS NOT NULL THEN 'held'", "AND FALSE THEN 'held'"):
+    with sql("COUNTS", "'', '', down_ms FROM lane", "'', '', NULL FROM lane"):
+        yield
+
+
+@breaks("counters")
+def promoted_and_not_counted() -> Iterator[None]:
+    """What falls due is counted as waiting for ever."""
+    whole = entering.promote
+
+    def promote(sql: Any, limit: int, now_ms: int, keys: set[str], _: Counting) -> Steps[int]:
+        return whole(sql, limit, now_ms, keys, Counting())
+
+    with mock.patch.object(entering, "promote", promote):
         yield
 
 

@@ -12,6 +12,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import Dead, Done, Failure, Hold, Later, Outcome, Retry
 from perdure.core.token import new_token
 from perdure.store.base import Driver, Query, Row, Steps
+from perdure.store.counting import miscounted
 from perdure.store.open import open_store
 from perdure.store.operations import Claim, NewDocument, NewJob, Promote, Save, Settle, StageOutput
 from perdure.store.records import Claimed, Status
@@ -51,6 +52,7 @@ class World:
         self.store = open_store(url, self.clock)
         self.worker = 0
         self._stack = AsyncExitStack()
+        self.tampered = False  # the test changed rows itself
 
     async def __aenter__(self) -> World:
         await self.store.open()
@@ -61,7 +63,11 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        try:
+            if kind is None and not self.tampered:
+                assert await self.miscounted() == {}, "whatever changes a state must count it"
+        finally:
+            await self._stack.aclose()
 
     @property
     def sqlite(self) -> bool:
@@ -126,7 +132,12 @@ class World:
 
     async def execute(self, sql: str, *params: Any) -> list[Row]:
         """A change of the test's own, past the flusher."""
+        self.tampered = True
         return await self.store.driver.write(one(Query(sql, params)))
+
+    async def miscounted(self) -> dict[Any, tuple[int, int]]:
+        """Where the counters are wrong."""
+        return await self.store.driver.snapshot(lambda: miscounted(self.store.sql))
 
     async def job(self, document_id: str, name: str = "") -> dict[str, Any]:
         """The row of a document's job."""

@@ -10,6 +10,7 @@ import pytest
 
 from perdure.core.outcome import Outcome
 from perdure.store import holding
+from perdure.store.counting import Counting
 from perdure.store.operations import NewJob
 from perdure.store.postgres import drive
 from tests.store.making import DONE, QUEUE, START_MS, World, document, hold, later, retry, save
@@ -99,7 +100,7 @@ async def test_a_lane_declared_while_its_dependency_is_being_released_does_not_s
 ) -> None:
     world = postgres_world
     await world.store.hold("openai", "away")
-    release = holding.release(world.store.sql, None, "openai", "ann")
+    release = holding.release(world.store.sql, None, Counting(), "openai", "ann")
     connection = await asyncpg.connect(world.url)
     try:
         async with connection.transaction():

@@ -42,6 +42,7 @@ async def fill(world: World) -> None:
     await world.store.declare([QUEUE, "films"], ["", "ocr", "ocr+openai"])
     name = world.store.dialect_name
     text = JOBS.format(numbers=NUMBERS[name], bytes="blob" if world.sqlite else "bytea")
+    world.tampered = True
     await world.store.driver.script(text)
     if not world.sqlite:
         await world.store.driver.script("ANALYZE job; ANALYZE document; ANALYZE lane; ANALYZE queue")

@@ -14,6 +14,7 @@ from perdure.core.model import job_key
 from perdure.core.outcome import Done, Hold
 from perdure.store import entering, feed, indexing, once, outbox, rows, stuck
 from perdure.store.base import Query, Row, Steps
+from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
 from perdure.store.operations import (
     Add,
@@ -48,6 +49,7 @@ class Flush:
         self.keys: set[str] = set()  # limits that may have room now
         self.told: list[Row] = []  # what the feed shall say
         self.superseded = 0  # chunks that are gone
+        self.counting = Counting()
 
     def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
         """Apply the batch; one answer per operation."""
@@ -62,18 +64,21 @@ class Flush:
         yield from self.hand_over(kinds.get(HandOver, []), answers)
         yield from self.add(kinds.get(Add, []), answers)
         yield from self.declare({(entry.job.queue, entry.job.lane) for entry in self.entries})
-        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys)
+        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.counting)
         if self.told:
             yield Query(self.sql.FEED_ADD, rows=self.told)
         if self.entries and self.sql.NOTIFY:
             yield Query(self.sql.NOTIFY)
         for n, op in kinds.get(Promote, ()):
-            answers[n] = yield from entering.promote(self.sql, op.limit, self.now_ms, self.keys)
-        yield from entering.fill(self.sql, self.keys, self.now_ms)
+            answers[n] = yield from entering.promote(
+                self.sql, op.limit, self.now_ms, self.keys, self.counting
+            )
+        yield from entering.fill(self.sql, self.keys, self.now_ms, self.counting)
         for n, op in kinds.get(Beat, ()):
             answers[n] = yield from self.beat(op)
         for n, op in kinds.get(Claim, ()):
             answers[n] = yield from self.claim(op)
+        yield from self.counting.write(self.sql, self.client)
         return answers
 
     def declare(self, pairs: set[tuple[str, str]]) -> Steps[None]:
@@ -100,7 +105,7 @@ class Flush:
         finished = sorted([one for one in settles if isinstance(one[1].outcome, Done)], key=_by_job)
         if finished:
             done = [rows.finish(n, op) for n, op in finished]
-            accepted |= {row[0] for row in (yield from sql.finish(done, now_ms))}
+            accepted |= self._finished((yield from sql.finish(done, now_ms)), dict(finished))
         if len(finished) < len(settles):
             accepted |= yield from self.settled(
                 [one for one in settles if not isinstance(one[1].outcome, Done)]
@@ -119,24 +124,42 @@ class Flush:
         if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
 
+    def _finished(self, found: Sequence[Row], ops: dict[int, Settle]) -> set[int]:
+        """Count what was finished; the ordinals."""
+        for n, collection in found:
+            self.counting.ran(ops[n].job)
+            if collection is not None:
+                self.counting.document(ops[n].job.org, collection, "open", "done")
+        return {n for n, _ in found}
+
     def hand_over(self, ops: Sequence[tuple[int, HandOver]], answers: list[Any]) -> Steps[None]:
         """Jobs that another service works on from now on."""
         if not ops:
             return
         accepted = yield from outbox.hand_over(self.sql, ops, self.now_ms)
-        for n, _ in ops:
+        for n, op in ops:
             answers[n] = n in accepted
+            if answers[n]:
+                self.counting.ran(op.job)
+                self.counting.job(op.job.key, op.job.queue, "", "remote")
         if refused := len(ops) - len(accepted):
             yield Query(self.sql.WORKER_FENCED, (self.client, refused))
 
     def settled(self, settles: Sequence[tuple[int, Settle]]) -> Steps[set[int]]:
         """Claims that end otherwise: what becomes of the job; the ordinals that were still ours."""
-        yield from stuck.seize(self.sql, [op.job for _, op in settles if op.seized], self.now_ms)
+        yield from stuck.seize(
+            self.sql, [op.job for _, op in settles if op.seized], self.now_ms, self.counting
+        )
         down: set[str] = set()
         if any(isinstance(op.outcome, Hold) for _, op in settles):
             down = {row[0] for row in (yield Query(self.sql.LANES_DOWN))}
         fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
-        return {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
+        accepted = {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
+        ops = dict(settles)
+        for n, *_, state, _, lane in [row[:9] for row in fence if row[0] in accepted]:
+            self.counting.ran(ops[n].job)
+            self.counting.job(ops[n].job.key, ops[n].job.queue, lane, state)
+        return accepted
 
     def freed(self, saves: Sequence[Save]) -> Steps[None]:
         """Jobs that are past what their limit is about make room for others."""
@@ -187,7 +210,7 @@ class Flush:
         if others := [op for op in settles if not isinstance(op.outcome, Done)]:
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
             if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
-                yield Query(sql.DOCUMENT_END, rows=ends)
+                yield from self._end(ends)
                 yield Query(sql.DEAD_ADD, rows=[row for op in others if (row := rows.dead(op, now_ms))])
             yield from stuck.counted(sql, others)
         yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
@@ -198,6 +221,10 @@ class Flush:
                 self.entries.append(entering.follow_up(op.job, hook))
             if op.job.limit_key is not None:
                 self.keys.add(op.job.limit_key)
+
+    def _end(self, ends: Sequence[Row]) -> Steps[None]:
+        for org, collection, state in (yield Query(self.sql.DOCUMENT_END, rows=ends)):
+            self.counting.document(org, collection, "open", state)
 
     # --- new documents ---------------------------------------------------------------------------
 
@@ -242,6 +269,8 @@ class Flush:
             if which in added and which not in seen:
                 seen.add(which)
                 self.entries.append(entering.first(document))
+                self.counting.document(document.org, document.collection, None, "open")
+        self.counting.accepted(len(added))
         for document in documents:
             if document.refresh and (document.org, document.id) not in added:
                 yield from self._refresh(document)
@@ -262,7 +291,7 @@ class Flush:
         found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
         if not found:
             return "refused: no such document"
-        state, generation, degraded = found[0]
+        state, generation, degraded, collection = found[0]
         if op.dead_only and state != "dead":
             return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
         if state == "open":
@@ -272,6 +301,7 @@ class Flush:
             yield from self._cut_off(op.org, op.document_id, generation, "superseded by other content")
         elif degraded:
             yield from self._cut_off(op.org, op.document_id, generation + 1, "made anew with its document")
+        self.counting.document(op.org, collection, state, "open")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
         yield Query(self.sql.DEAD_DROP, (op.org, op.document_id))
         if op.content is not None:
@@ -292,13 +322,15 @@ class Flush:
         yield from self._cut_off(op.org, op.document_id, 0, op.reason)
         reason = cleaned(op.reason) or None
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
-        yield Query(self.sql.DOCUMENT_END, rows=[end])
+        yield from self._end([end])
         yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
         self.told.append(feed.entry(op.org, self.now_ms, "cancelled", op.document_id, reason=reason or ""))
         return "cancelled"
 
     def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:
         """End all jobs of the document from this generation on, and all repairs; a worker that runs one is fenced."""
+        for key, queue, lane, state in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since))):
+            self.counting.job(key, queue, lane, state, -1)
         running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since))
         if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
@@ -339,7 +371,9 @@ class Flush:
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
-        return [rows.claimed(row) for row in found]
+        claimed = [rows.claimed(row) for row in found]
+        self.counting.claimed(one.job for one in claimed)
+        return claimed
 
 
 def _by_job(numbered: tuple[int, Save | Settle]) -> int:

@@ -14,6 +14,7 @@ from perdure.core.frozen import frozen
 from perdure.core.model import job_key
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
+from perdure.store.counting import Counting
 from perdure.store.dead import Key
 from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, Dialect
 from perdure.store.reading import Reading
@@ -57,6 +58,7 @@ class Archive(Reading):
 
     events: Events
     _write: Callable[[Callable[[], Steps[Any]]], Any]
+    _count: Callable[[Callable[[Counting], Steps[Any]]], Any]
 
     async def archived(self, which: Sequence[Key]) -> list[Archived]:
         """These documents, those that are there, in this order."""
@@ -90,12 +92,12 @@ class Archive(Reading):
         seen and exported), one that has gone on since is refused.
         """
 
-        def steps() -> Steps[tuple[dict[Key, str], int]]:
+        def steps(counting: Counting) -> Steps[tuple[dict[Key, str], int]]:
             answers: dict[Key, str] = {}
             chunks = 0
             for key in sorted(set(which)):
                 seen = None if generations is None else generations.get(key)
-                answers[key] = yield from _purgeable(self.sql, key, states, seen)
+                answers[key] = yield from _purgeable(self.sql, key, states, seen, counting)
             gone = [key for key, answer in answers.items() if answer == "purged"]
             if gone:
                 chunks = yield from _purge(self.sql, gone)
@@ -103,7 +105,7 @@ class Archive(Reading):
             return answers, chunks
 
         answers: dict[Key, str]
-        answers, chunks = await self._write(steps)
+        answers, chunks = await self._count(steps)
         if chunks:
             self.events.publish(ChunksDeleted(chunks, "purged"))
         return answers
@@ -112,13 +114,13 @@ class Archive(Reading):
         """Write dead documents as they were: `imported`, or `exists` where the id is taken, or `exists as ID` where
         another document is what this one was added as."""
 
-        def steps() -> Steps[list[str]]:
+        def steps(counting: Counting) -> Steps[list[str]]:
             answers = []
             for one in archived:
-                answers.append((yield from _restore(self.sql, one)))
+                answers.append((yield from _restore(self.sql, one, counting)))
             return answers
 
-        answers: list[str] = await self._write(steps)
+        answers: list[str] = await self._count(steps)
         return answers
 
     async def act(self, who: str, verb: str, org: str | None, target: str, reason: str) -> None:
@@ -152,12 +154,14 @@ _OPEN_PARENT = (
 )
 
 
-def _purgeable(sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None) -> Steps[str]:
+def _purgeable(
+    sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None, counting: Counting
+) -> Steps[str]:
     """Locks the document: nobody requeues it before it is gone."""
     found = yield Query(sql.DOCUMENT_LOCK, key)
     if not found:
         return "refused: no such document"
-    state, generation = found[0][:2]
+    state, generation, _, collection = found[0]
     if state not in states:
         return f"refused: the document is {'in progress' if state == 'open' else state}"
     if seen is not None and generation != seen:
@@ -166,6 +170,7 @@ def _purgeable(sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None
         return f"refused: its job {job[0][0]} has not ended"
     if parent := (yield Query(_OPEN_PARENT, key)):
         return f"refused: its parent {parent[0][0]} is in progress and counts it"
+    counting.document(key[0], collection, state, None)
     return "purged"
 
 
@@ -211,12 +216,14 @@ def _row(columns: Sequence[str], values: Values) -> Row:
     return tuple(values[name] for name in columns)
 
 
-def _restore(sql: Dialect, one: Archived) -> Steps[str]:
+def _restore(sql: Dialect, one: Archived, counting: Counting) -> Steps[str]:
     d = one.document
     if not (yield Query(_DOCUMENT_ADD, _row(DOCUMENT, d))):
         same = yield Query(sql.DOCUMENT_SAME, rows=[(0, d["org"], d["pipeline"], d["dedupe"])])
         known = same[0][1] if same else d["id"]
         return "exists" if known == d["id"] else f"exists as {known}"
+    counting.document(d["org"], d["collection"], None, d["state"])
+    counting.accepted()
     yield Query(_JOB_ADD, _row(JOB, one.job or {}))
     yield Query(sql.DEAD_ADD, rows=[_row(tuple(NEW_DEAD), one.dead or {})])
     if one.attempts:

@@ -31,6 +31,7 @@ from perdure.store.operations import (
 )
 
 if TYPE_CHECKING:
+    from perdure.store.counting import Counts
     from perdure.store.stuck import Page, Run, StuckJob
 
 
@@ -74,6 +75,9 @@ class Driver(Protocol):
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         """Run reading steps on their own connection."""
+
+    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+        """The same, all of them at one moment."""
 
     async def script(self, text: str) -> None:
         """Run a migration script in one transaction."""
@@ -334,5 +338,8 @@ class Store(Protocol):
 
     async def now_ms(self) -> int:
         """The store's time."""
+
+    async def counts(self) -> Counts:
+        """How many there are of everything, at one moment; it costs the same with a million documents."""
 
     async def tally(self, queues: Sequence[str] | None = None) -> records.Tally: ...

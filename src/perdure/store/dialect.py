@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
 from perdure.store.base import Row, Steps
+from perdure.store.counting import CountingSql
 from perdure.store.operations import Claim
 
 #: A delay that stands for "until all that it spawned has ended".
@@ -186,7 +187,7 @@ REQUEUE_JOB = (
     "probe = NULL, home = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
 )
 #: Jobs that wait in a lane that is down, in the order of their turns.
-_HELD = "SELECT suspect, vt, -priority, id, org, limit_key FROM job WHERE"
+_HELD = "SELECT suspect, vt, -priority, id, org, limit_key, key, queue, lane, state FROM job WHERE"
 _HELD_ORDER = "AND holds <= $1 ORDER BY vt, priority DESC, id LIMIT"
 HELD_READY = f"{_HELD} state = 'queued' AND queue = $2 AND lane = $3 AND suspect = $4 {_HELD_ORDER} $5"
 HELD_PARKED = (
@@ -221,7 +222,7 @@ SAVE_SET = (
 )
 
 
-class Dialect(ABC):
+class Dialect(CountingSql, ABC):
     """Statements that both databases take as they are."""
 
     GUARD = (
@@ -299,12 +300,6 @@ class Dialect(ABC):
         "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s "
         "FROM dependency ORDER BY name"
     )
-    #: Documents that wait in a lane that is down, by lane.
-    COUNT_HELD = (
-        "SELECT l.name, count(j.id) FROM lane l LEFT JOIN job j ON j.lane = l.name AND j.finished_ms IS NULL "
-        "AND j.state IN ('queued', 'parked') AND j.key = 'doc-' || j.document_id AND l.down_ms IS NOT NULL "
-        "GROUP BY l.name ORDER BY l.name"
-    )
     REPORTER_SEEN = (
         "INSERT INTO dependency_worker (name, worker, seen_ms, rate) VALUES ($1, $2, $3, $4) "
         "ON CONFLICT (name, worker) DO UPDATE SET seen_ms = excluded.seen_ms, rate = excluded.rate"
@@ -341,11 +336,11 @@ class Dialect(ABC):
     )
     PARK_LANE = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
-        "'queued' AND lane = $1"
+        "'queued' AND lane = $1 RETURNING key, queue, lane"
     )
     PARK_QUEUE = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
-        "'queued' AND queue = $1"
+        "'queued' AND queue = $1 RETURNING key, queue, lane"
     )
     PARKED_KEYS = (
         "SELECT DISTINCT limit_key FROM job WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state "
@@ -381,7 +376,7 @@ class Dialect(ABC):
     DOCUMENT_END = (
         "UPDATE document SET state = $3, finished_ms = $4, error_code = $5, error_message = $6, "
         "error_meta = $7 "
-        "WHERE org = $1 AND id = $2"
+        "WHERE org = $1 AND id = $2 RETURNING org, collection, state"
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
@@ -401,6 +396,11 @@ class Dialect(ABC):
     JOB_RUNNING = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running' "
         f"AND (j.generation >= $3 OR j.key LIKE '%/{REPAIR}%')"
+    )
+    JOBS_LIVE = (
+        "SELECT key, queue, lane, CASE WHEN worker = 0 THEN 'remote' ELSE state END FROM job "
+        "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL "
+        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%')"
     )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
@@ -454,36 +454,12 @@ class Dialect(ABC):
         "AND fingerprint <> $5"
     )
     ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
-    #: How many there are, how many ended badly and how many have not ended; the rest is done. By state alone it would
-    #: take an index that every ending has to write to.
-    COUNT_DOCUMENTS = (
-        "SELECT 'all', count(*) FROM document "
-        "UNION ALL SELECT state, count(*) FROM document WHERE error_code IS NOT NULL GROUP BY state "
-        "UNION ALL SELECT 'open', count(*) FROM job WHERE finished_ms IS NULL AND key = 'doc-' || document_id"
-    )
-    #: Documents that have not ended: what their main job does.
-    COUNT_LIVE = (
-        "SELECT CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
-        "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END, count(*) "
-        "FROM job j LEFT JOIN lane l ON l.name = j.lane "
-        "WHERE j.finished_ms IS NULL AND j.key = 'doc-' || j.document_id GROUP BY 1"
-    )
     #: Every queue with the time since which its oldest ready job could have run.
     QUEUES_READY = (
         "SELECT q.name, q.paused, "
         "(SELECT min(CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END) "
         "FROM job j JOIN lane l ON l.name = j.lane "
         "WHERE j.state = 'queued' AND j.queue = q.name AND l.down_ms IS NULL) FROM queue q ORDER BY q.name"
-    )
-    #: One statement, so that a job that moves on meanwhile is counted once and its due time is not missed.
-    COUNT_JOBS = (
-        "SELECT j.queue, CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
-        "WHEN q.paused AND j.state IN ('queued', 'waiting', 'parked') THEN 'paused' "
-        "WHEN j.state = 'running' AND j.worker = 0 THEN 'remote' ELSE j.state END, "
-        "count(*), min(CASE WHEN j.state = 'waiting' AND NOT q.paused AND j.run_at_ms < "
-        f"{GATHERING_MS} THEN j.run_at_ms END) "
-        "FROM job j LEFT JOIN lane l ON l.name = j.lane LEFT JOIN queue q ON q.name = j.queue "
-        "WHERE j.finished_ms IS NULL GROUP BY 1, 2"
     )
     #: Many end in one flush and so in one millisecond; the id tells them apart.
     PRUNE_BEYOND = (
@@ -600,6 +576,7 @@ class Dialect(ABC):
     JOBS_OPEN: str
     ITEMS_SAVED: str
     JOB_ADD: str
+    JOB_FOLLOW: str  # answers what was not there yet
     JOB_REQUEUE: str
     ATTEMPT_ADD: str
     DEAD_ADD: str
@@ -696,7 +673,7 @@ class Dialect(ABC):
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         """End jobs whose every stage is saved: the job, its history and its document. Rows of FINISH; the ordinals
-        that were still ours."""
+        that were still ours, each with the collection of the document that ended with it."""
 
     @abstractmethod
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:

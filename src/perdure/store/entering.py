@@ -13,6 +13,7 @@ from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store.base import Query, Row, Steps
+from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
 from perdure.store.operations import NewDocument, NewJob, Raise
 
@@ -68,7 +69,9 @@ def lane_state(lane: str, down: Mapping[str, Row]) -> Row:
     return next((down[need] for need in sorted(needs_of(lane)) if need in down), (None, None))
 
 
-def enter(sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str]) -> Steps[None]:
+def enter(
+    sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str], counting: Counting
+) -> Steps[None]:
     """Write the jobs, whose queues and lanes are declared: waiting if not due, parked if limited, ready otherwise."""
     if not entries:
         return
@@ -79,8 +82,7 @@ def enter(sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str]) -
     now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
     wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]
     turns: dict[int, float] = dict(zip(now_due, (yield from assign(sql, wanted)), strict=True))
-    new: list[Row] = []
-    again: list[Row] = []
+    rows: dict[str, list[Row]] = {"first": [], "follow": [], "again": []}
     for n, e in enumerate(entries):
         state = State.WAITING if n not in turns else State.PARKED if e.job.limit_key else State.QUEUED
         if state is State.PARKED and e.job.limit_key:
@@ -90,30 +92,38 @@ def enter(sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str]) -
             e.job.priority, turns.get(n, 0.0), due_ms[n], e.job.lease_ms, e.generation, e.job.policy.attempts,
             e.job.policy.to_text(), e.fresh_from, e.job.limit_key, e.job.input, now_ms,
         )  # fmt: skip
-        (again if e.again else new).append(row)
-    if new:
-        yield Query(sql.JOB_ADD, rows=new)
-    if again:
-        yield Query(sql.JOB_REQUEUE, rows=again)
+        rows["again" if e.again else "follow" if "/" in e.key else "first"].append(row)
+    if rows["first"]:
+        yield Query(sql.JOB_ADD, rows=rows["first"])
+    if rows["follow"]:
+        written = set((yield Query(sql.JOB_FOLLOW, rows=rows["follow"])))
+        rows["follow"] = [row for row in rows["follow"] if (row[0], row[1]) in written]
+    if rows["again"]:
+        yield Query(sql.JOB_REQUEUE, rows=rows["again"])
+    for row in (*rows["first"], *rows["follow"], *rows["again"]):
+        counting.job(row[1], row[4], row[5], row[7])
 
 
-def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str]) -> Steps[int]:
+def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str], counting: Counting) -> Steps[int]:
     """Move due waiting jobs on to their queue."""
     due = yield Query(sql.DUE, (now_ms, limit))
     if not due:
         return 0
     wanted = [
         (queue, org, RANK_RETRY if claims else rank_of(priority))
-        for _, org, queue, _, claims, priority, run_at_ms in due
+        for _, org, queue, _, claims, priority, run_at_ms, *_ in due
         if run_at_ms
     ]
     turns = iter((yield from assign(sql, wanted)))
     moved = []
-    for id_, org, _, limit_key, _, _, run_at_ms in due:
+    for id_, org, queue, limit_key, _, _, run_at_ms, key, lane in due:
         vt = next(turns) if run_at_ms else 0.0  # one that was raised keeps its place before all others
         if limit_key is not None:
             keys.add(limit_key)
-        moved.append((org, id_, str(State.PARKED if limit_key is not None else State.QUEUED), vt))
+        state = State.PARKED if limit_key is not None else State.QUEUED
+        moved.append((org, id_, str(state), vt))
+        counting.job(key, queue, lane, "waiting", -1)
+        counting.job(key, queue, lane, str(state))
     yield Query(sql.PROMOTE, rows=moved)
     return len(moved)
 
@@ -159,7 +169,7 @@ def assign(sql: Dialect, wanted: Sequence[tuple[str, str, int]]) -> Steps[list[f
     return turns
 
 
-def fill(sql: Dialect, keys: Iterable[str], now_ms: int) -> Steps[None]:
+def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> Steps[None]:
     """Let parked jobs in as far as their limits have room; a key without a limit lets everything in."""
     wanted = sorted(keys)
     if not wanted:
@@ -177,7 +187,10 @@ def fill(sql: Dialect, keys: Iterable[str], now_ms: int) -> Steps[None]:
                 room = min(room, int(credit))
         parked = (yield Query(sql.PARKED, (key, room))) if room > 0 else []
         if parked:
-            yield Query(sql.UNPARK, rows=parked)
+            yield Query(sql.UNPARK, rows=[row[:2] for row in parked])
+            for _, _, key_, queue, lane in parked:
+                counting.job(key_, queue, lane, "parked", -1)
+                counting.job(key_, queue, lane, "queued")
         if key in limits and limits[key][1] is not None:
             yield Query(sql.SLOT_CREDIT, (key, credit - len(parked), now_ms))
 

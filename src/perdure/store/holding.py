@@ -22,6 +22,7 @@ from perdure.core.lane import needs_of
 from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
 from perdure.store import entering
 from perdure.store.base import BREAKER, Query, Row, Steps
+from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
 
 HOLDS_ANY = 1_000_000_000
@@ -41,7 +42,9 @@ class Held:
     nominal_per_s: float | None
 
 
-def hold(sql: Dialect, clock_ms: int | None, name: str, reason: str, by: str) -> Steps[None]:
+def hold(
+    sql: Dialect, clock_ms: int | None, counting: Counting, name: str, reason: str, by: str
+) -> Steps[None]:
     """Take its lanes down. The breaker leaves a hold that is there as it is; an operator takes it over."""
     now_ms = yield from _begin(sql, clock_ms)
     held = (yield from _held(sql)).get(name)
@@ -50,18 +53,22 @@ def hold(sql: Dialect, clock_ms: int | None, name: str, reason: str, by: str) ->
     since_ms = held.since_ms if held is not None else now_ms
     probe_at_ms = now_ms + probe_after_ms(0) if by == BREAKER else None
     yield Query(sql.DEPENDENCY_HOLD, (name, since_ms, reason, by, probe_at_ms))
-    yield Query(sql.RECALL, (name,))
-    yield from _set_lanes(sql, name)
+    yield from _recall(sql, counting, name)
+    yield from _set_lanes(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "hold", None, name, reason))
 
 
-def release(sql: Dialect, clock_ms: int | None, name: str, by: str, reason: str = "") -> Steps[None]:
+def release(
+    sql: Dialect, clock_ms: int | None, counting: Counting, name: str, by: str, reason: str = ""
+) -> Steps[None]:
     """Let its lanes up, whoever held them."""
     now_ms = yield from _begin(sql, clock_ms)
-    yield from _release(sql, now_ms, name, by, reason)
+    yield from _release(sql, now_ms, counting, name, by, reason)
 
 
-def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool, guessed: bool) -> Steps[None]:
+def probed(
+    sql: Dialect, clock_ms: int | None, counting: Counting, name: str, ok: bool, guessed: bool
+) -> Steps[None]:
     """What came of a call that was let through. An operator's hold is left as it is, and what is up is up.
 
     Where calls are counted, a stage that made none proves nothing by ending well.
@@ -77,36 +84,36 @@ def probed(sql: Dialect, clock_ms: int | None, name: str, ok: bool, guessed: boo
         at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(probes))
         yield Query(sql.DEPENDENCY_PROBE, (name, probes, at_ms))
         if held.ramp_ms is not None:
-            yield Query(sql.RECALL, (name,))
+            yield from _recall(sql, counting, name)
 
 
-def lend(sql: Dialect, clock_ms: int | None) -> Steps[int]:
+def lend(sql: Dialect, clock_ms: int | None, counting: Counting) -> Steps[int]:
     """Lend what may be lent now; how many documents, those included whose dependency is up again."""
     now_ms = yield from _begin(sql, clock_ms)
     lent = 0
     for name in sorted((yield from _held(sql))):
         down = yield from _held(sql)  # the one before may be up by now
         if (held := down[name]).held_by == BREAKER:
-            lent += yield from (_probe if held.ramp_ms is None else _ramp)(sql, now_ms, held, down)
+            lent += yield from (_probe if held.ramp_ms is None else _ramp)(sql, now_ms, counting, held, down)
     return lent
 
 
 # --- lending ---------------------------------------------------------------------------------
 
 
-def _probe(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps[int]:
+def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]) -> Steps[int]:
     """One document, when it is time; not one that nobody could run before, if there is another. Where every lane also
     needs something else that the breaker holds, one of those: it tells at least of the service that it calls first."""
     if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + PROBE_MS_MAX:
         return 0
-    yield Query(sql.RECALL, (held.name,))
+    yield from _recall(sql, counting, held.name)
     others = down.keys() - {held.name}
     by_operators = {name for name in others if down[name].held_by != BREAKER}
     found: list[Row] = []
     for closed, holds_max in ((others, 0), (others, HOLDS_ANY), (by_operators, 0), (by_operators, HOLDS_ANY)):
         found = found or (yield from _waiting(sql, held.name, closed, holds_max, 1))
     if found:
-        yield from _lend(sql, now_ms, held.name, found)
+        yield from _lend(sql, now_ms, counting, held.name, found)
         probes = held.probes + 1
         yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
     elif held.probe_at_ms is not None:
@@ -114,20 +121,20 @@ def _probe(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Step
     return len(found)
 
 
-def _ramp(sql: Dialect, now_ms: int, held: Held, down: dict[str, Held]) -> Steps[int]:
+def _ramp(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]) -> Steps[int]:
     """As many as may go now; when no more than that are left, the dependency is up."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
     per_s = ramp_per_s((now_ms - began_ms) / 1_000, held.nominal_per_s)
     number, paid_ms = turns(per_s, lent_ms, now_ms)
     if not number:
         return 0
-    recalled = yield Query(sql.RECALL, (held.name,))
-    wanted = min(number + len(recalled), int(per_s) + 1)
+    recalled = yield from _recall(sql, counting, held.name)
+    wanted = min(number + recalled, int(per_s) + 1)
     found = yield from _waiting(sql, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
     if len(found) < wanted:
-        yield from _release(sql, now_ms, held.name, BREAKER)
+        yield from _release(sql, now_ms, counting, held.name, BREAKER)
     else:
-        yield from _lend(sql, now_ms, held.name, found)
+        yield from _lend(sql, now_ms, counting, held.name, found)
         yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
     return len(found)
 
@@ -147,10 +154,23 @@ def _waiting(sql: Dialect, name: str, closed: Iterable[str], holds_max: int, lim
     return nsmallest(limit, found)
 
 
-def _lend(sql: Dialect, now_ms: int, name: str, found: Sequence[Row]) -> Steps[None]:
+def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Sequence[Row]) -> Steps[None]:
     """What is under a limit is let in as its room allows."""
-    yield Query(sql.LEND, (name,), sorted((org, id_) for *_, id_, org, _ in found))
-    yield from entering.fill(sql, {key for *_, key in found if key is not None}, now_ms)
+    yield Query(sql.LEND, (name,), sorted((org, id_) for _, _, _, id_, org, *_ in found))
+    for *_, limit_key, key, queue, lane, state in found:
+        counting.job(key, queue, lane, state, -1)
+        counting.job(key, queue, "", "queued" if limit_key is None else "parked")
+    limits = {limit_key for *_, limit_key, _, _, _, _ in found if limit_key is not None}
+    yield from entering.fill(sql, limits, now_ms, counting)
+
+
+def _recall(sql: Dialect, counting: Counting, name: str) -> Steps[int]:
+    """Take back what was lent for this dependency and nobody has claimed; how many."""
+    recalled = yield Query(sql.RECALL, (name,))
+    for key, queue, lane, state in recalled:
+        counting.job(key, queue, "", state, -1)
+        counting.job(key, queue, lane, state)
+    return len(recalled)
 
 
 # --- common ----------------------------------------------------------------------------------
@@ -166,14 +186,16 @@ def _held(sql: Dialect) -> Steps[dict[str, Held]]:
     return {row[0]: Held(*row) for row in (yield Query(sql.DEPENDENCIES_HELD))}
 
 
-def _release(sql: Dialect, now_ms: int, name: str, by: str, reason: str = "") -> Steps[None]:
+def _release(
+    sql: Dialect, now_ms: int, counting: Counting, name: str, by: str, reason: str = ""
+) -> Steps[None]:
     yield Query(sql.DEPENDENCY_RELEASE, (name,))
-    yield Query(sql.RECALL, (name,))
-    yield from _set_lanes(sql, name)
+    yield from _recall(sql, counting, name)
+    yield from _set_lanes(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, reason))
 
 
-def _set_lanes(sql: Dialect, name: str) -> Steps[None]:
+def _set_lanes(sql: Dialect, counting: Counting, name: str) -> Steps[None]:
     """Every lane that needs it is down while any of its dependencies is."""
     down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))}
     for lane, *_ in (yield Query(sql.LANES)):
@@ -181,4 +203,4 @@ def _set_lanes(sql: Dialect, name: str) -> Steps[None]:
             state = entering.lane_state(lane, down)
             yield Query(sql.LANE_SET, (lane, *state))
             if state[0] is None:
-                yield Query(sql.PARK_LANE, (lane,))
+                counting.parked((yield Query(sql.PARK_LANE, (lane,))))

@@ -136,6 +136,12 @@ class PostgresDriver:
             with _watched(connection) as heard:
                 return await drive(connection, steps(), heard)
 
+    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self.reading() as connection:
+            with _watched(connection) as heard:
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return await drive(connection, steps(), heard)
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
         """A connection from the pool, for reads and blobs."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
+from perdure.store.counting import ADDED, NEW_COUNT
 from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
@@ -100,7 +101,9 @@ class PostgresDialect(Dialect):
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
     )
-    DOCUMENT_LOCK = "SELECT state, generation, degraded FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    DOCUMENT_LOCK = (
+        "SELECT state, generation, degraded, collection FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    )
     STATUSES = (
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
@@ -135,10 +138,17 @@ class PostgresDialect(Dialect):
                 "error_meta": "text",
             }
         )
-        + " WHERE d.org = r.org AND d.id = r.id"
+        + " WHERE d.org = r.org AND d.id = r.id RETURNING d.org, d.collection, d.state"
     )
+    JOBS_LIVE = f"{Dialect.JOBS_LIVE} ORDER BY id FOR UPDATE"
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
+    JOB_FOLLOW = f"{JOB_ADD} RETURNING org, key"
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    COUNT_JOB = f"{Dialect.COUNT_JOB} FOR UPDATE"
+    COUNT_ADD = (
+        f"INSERT INTO counter (client, {', '.join(NEW_COUNT)}) "
+        f"SELECT $1, {', '.join(f'r.{name}' for name in NEW_COUNT)} FROM {_unnest(NEW_COUNT, 1)} {ADDED}"
+    )
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
     DEAD_ADD = (
         f"INSERT INTO dead ({', '.join(NEW_DEAD)}, collection) "
@@ -187,7 +197,8 @@ class PostgresDialect(Dialect):
         "j.claims, j.attempts, j.claimed_ms), "
         f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
         f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "
-        "AND d.org = done.org AND d.id = done.document_id) SELECT ord FROM done"
+        "AND d.org = done.org AND d.id = done.document_id RETURNING done.ord, d.collection) "
+        "SELECT done.ord, ended.collection FROM done LEFT JOIN ended ON ended.ord = done.ord"
     )
     #: A locked row is being saved or settled right now, and a save renews the lease itself.
     BEAT = (
@@ -202,7 +213,7 @@ class PostgresDialect(Dialect):
         "JOIN job j ON j.id = r.id AND j.token = r.token AND j.state = 'running'"
     )
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms FROM job "
+        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms, key, lane FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     PROMOTE = (
@@ -216,7 +227,7 @@ class PostgresDialect(Dialect):
         f"WHERE s.key IN (SELECT r.key FROM {_unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
     )
     PARKED = (
-        "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
+        "SELECT org, id, key, queue, lane FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
         f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     UNPARK = (
@@ -250,7 +261,7 @@ class PostgresDialect(Dialect):
     RECALL = (
         "WITH lent AS MATERIALIZED (SELECT org, id FROM job WHERE probe = $1 AND state IN ('queued', 'parked') "
         f"FOR UPDATE SKIP LOCKED) UPDATE job j SET {RECALL_SET} FROM lent "
-        "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.id"
+        "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.key, j.queue, j.lane, j.state"
     )
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)

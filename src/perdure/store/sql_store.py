@@ -17,6 +17,7 @@ from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable
 from perdure.store import entering, exchange, holding, migrate, rows
 from perdure.store.archive import Archive
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
+from perdure.store.counting import Counting, counted, folded
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
@@ -140,6 +141,7 @@ class SqlStore(
             gone = yield Query(self.sql.WORKER_DROP, (worker,))
             if gone and gone[0][0]:
                 yield Query(self.sql.TALLY_ADD, ("fenced", gone[0][0]))
+            yield from folded(self.sql, worker)
 
         try:
             await self._write(steps)
@@ -263,14 +265,14 @@ class SqlStore(
     async def refill(self) -> None:
         """Let in what waits for room under a limit; heals whatever a crash left behind."""
 
-        def steps() -> Steps[int]:
+        def steps(counting: Counting) -> Steps[int]:
             keys = [row[0] for row in (yield Query(self.sql.PARKED_KEYS))]
             if keys:
                 now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-                yield from entering.fill(self.sql, keys, now)
+                yield from entering.fill(self.sql, keys, now, counting)
             return len(keys)
 
-        if await self._write(steps):
+        if await self._count(steps):
             self.wake_soon()
 
     async def prune(self, age_ms: int, count: int, limit: int = 500) -> int:
@@ -305,14 +307,14 @@ class SqlStore(
         return answer
 
     async def pause(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
-        def steps() -> Steps[None]:
+        def steps(counting: Counting) -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             yield Query(self.sql.QUEUE_PAUSE, (queue, paused))
             if not paused:
-                yield Query(self.sql.PARK_QUEUE, (queue,))
+                counting.parked((yield Query(self.sql.PARK_QUEUE, (queue,))))
             yield Query(self.sql.ACT_ADD, (now, by, "pause" if paused else "resume", None, queue, reason))
 
-        await self._write(steps)
+        await self._count(steps)
         if not paused:
             await self.refill()
             self.wake_soon()
@@ -321,23 +323,27 @@ class SqlStore(
 
     async def hold(self, dependency: str, reason: str, by: str = "") -> None:
         now_ms = self.clock.now_ms()
-        await self._write(lambda: holding.hold(self.sql, now_ms, dependency, reason, by))
+        await self._count(lambda counting: holding.hold(self.sql, now_ms, counting, dependency, reason, by))
 
     async def release(self, dependency: str, by: str = "", reason: str = "") -> None:
         now_ms = self.clock.now_ms()
-        await self._write(lambda: holding.release(self.sql, now_ms, dependency, by, reason))
+        await self._count(
+            lambda counting: holding.release(self.sql, now_ms, counting, dependency, by, reason)
+        )
         await self.refill()
         self.wake_soon()
 
     async def probed(self, dependency: str, ok: bool, guessed: bool = False) -> None:
         now_ms = self.clock.now_ms()
-        await self._write(lambda: holding.probed(self.sql, now_ms, dependency, ok, guessed))
+        await self._count(
+            lambda counting: holding.probed(self.sql, now_ms, counting, dependency, ok, guessed)
+        )
 
     async def lend(self) -> int:
         if not await self._rows(self.sql.DEPENDENCIES_HELD):
             return 0
         now_ms = self.clock.now_ms()
-        lent = await self._write(lambda: holding.lend(self.sql, now_ms))
+        lent = await self._count(lambda counting: holding.lend(self.sql, now_ms, counting))
         if lent:
             self.wake_soon()
         return lent
@@ -364,14 +370,14 @@ class SqlStore(
         _check_positive("the concurrency of a limit", concurrency)
         _check_positive("the rate of a limit", rate_per_s)
 
-        def steps() -> Steps[None]:
+        def steps(counting: Counting) -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
-            yield from entering.fill(self.sql, [key], now)
+            yield from entering.fill(self.sql, [key], now, counting)
             bounds = f"concurrency {concurrency or 'any'}, rate {rate_per_s or 'any'}"
             yield Query(self.sql.ACT_ADD, (now, by, "limit", None, key, _detailed(bounds, reason)))
 
-        await self._write(steps)
+        await self._count(steps)
 
     async def weigh(self, org: str, weight: float, by: str = "", reason: str = "") -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
@@ -404,6 +410,10 @@ class SqlStore(
             except DataRefused as refused:
                 raise Unstorable(f"the store refused this value: {refused}") from refused
         raise AssertionError("the last try has answered")
+
+    async def _count(self, steps: Callable[[Counting], Steps[T]]) -> T:
+        """As `_write`, where what is changed is counted."""
+        return await self._write(counted(self.sql, steps))
 
     async def _change(self, query: Query) -> list[Row]:
         return await self._write(one(query))

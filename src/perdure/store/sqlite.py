@@ -135,6 +135,9 @@ class SqliteDriver:
 
         return await self._in(self._readers, run)
 
+    async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self.read(steps)
+
     async def script(self, text: str) -> None:
         def run() -> None:
             with self._turn.taken(), mapped():

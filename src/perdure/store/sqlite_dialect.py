@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
+from perdure.store.counting import ADDED, NEW_COUNT
 from perdure.store.dialect import (
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
@@ -78,7 +79,7 @@ class SqliteDialect(Dialect):
     )
     FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
-    DOCUMENT_LOCK = "SELECT state, generation, degraded FROM document WHERE org = $1 AND id = $2"
+    DOCUMENT_LOCK = "SELECT state, generation, degraded, collection FROM document WHERE org = $1 AND id = $2"
     STATUSES = Dialect.STATUS
     DOCUMENT_EXHAUSTED = "UPDATE document SET exhausted = 1 WHERE org = $1 AND id = $2 RETURNING collection"
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
@@ -90,7 +91,9 @@ class SqliteDialect(Dialect):
         "AND generation = $5"
     )
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
+    JOB_FOLLOW = f"{JOB_ADD} RETURNING org, key"
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    COUNT_ADD = _insert("counter", {"client": "int", **NEW_COUNT}, ADDED)
     ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
     DEAD_ADD = (
         f"INSERT INTO dead ({', '.join(NEW_DEAD)}, collection) "
@@ -144,7 +147,7 @@ class SqliteDialect(Dialect):
     )
     _FINISH_DOCUMENT = (
         f"{FINISH_DOCUMENT} WHERE (d.org, d.id) = "
-        "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id)"
+        "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id) RETURNING $3, collection"
     )
     BEAT = (
         "UPDATE job SET lease_until_ms = $1 + lease_ms, beat_ms = $1 "
@@ -152,14 +155,14 @@ class SqliteDialect(Dialect):
     )
     BEAT_HELD = "SELECT id, token FROM job WHERE id = $1 AND token = $2 AND state = 'running'"
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms FROM job "
+        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms, key, lane FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2"
     )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
     PARKED = (
-        "SELECT org, id FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
+        "SELECT org, id, key, queue, lane FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
         f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2"
     )
     UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
@@ -176,7 +179,10 @@ class SqliteDialect(Dialect):
         "WHERE org = $1 AND id = $2"
     )
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
-    RECALL = f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') RETURNING id"
+    RECALL = (
+        f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') "
+        "RETURNING key, queue, lane, state"
+    )
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
     #: One writes at a time, so one row is enough.
@@ -244,10 +250,11 @@ class SqliteDialect(Dialect):
         accepted = yield Query(self._FINISH, (now_ms,), [row[:-2] for row in finished])
         ours = {row[0] for row in accepted}
         kept = [row for row in finished if row[0] in ours]
+        ended: dict[int, str] = {}
         if kept:
             yield Query(self._FINISH_ATTEMPT, (now_ms,), kept)
-            yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2],) for row in kept])
-        return accepted
+            ended = dict((yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2], row[0]) for row in kept])))
+        return [(ordinal, ended.get(ordinal)) for ordinal in ours]
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
         pairs = yield Query(self._PAIRS, (json.dumps(claim.queues),))

@@ -17,6 +17,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import Dead
 from perdure.store import entering, rows
 from perdure.store.base import Driver, Query, Row, Steps
+from perdure.store.counting import Counting
 from perdure.store.dialect import JOB_COLUMNS, Dialect
 from perdure.store.operations import Settle
 from perdure.store.reading import one
@@ -73,7 +74,8 @@ REQUEUE = (
 )
 SEIZE = (
     "UPDATE job SET state = 'running', token = $4, worker = 0, claims = claims + 1, claimed_ms = $1 "
-    "WHERE org = $2 AND id = $3 AND claims = $5 AND token IS NULL AND finished_ms IS NULL"
+    "WHERE org = $2 AND id = $3 AND claims = $5 AND token IS NULL AND finished_ms IS NULL "
+    "RETURNING id"
 )
 COUNT_ADD = (
     "INSERT INTO retry_job (name, label, value) VALUES ($1, $2, $3) "
@@ -129,10 +131,13 @@ class Run:
 # --- steps -----------------------------------------------------------------------------------
 
 
-def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int) -> Steps[None]:
+def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int, counting: Counting) -> Steps[None]:
     """Claim jobs that nobody has under the token they bring, those that still stand as they did."""
     for job in jobs:
-        yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))
+        was = yield Query(sql.COUNT_JOB, (job.org, job.id))
+        if (yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))):
+            counting.job(*was[0], n=-1)
+            counting.running(job)
 
 
 def counted(sql: Dialect, settles: Sequence[Settle]) -> Steps[None]:
@@ -190,15 +195,18 @@ def _stuck(row: Row) -> StuckJob:
 
 
 def _requeue(
-    sql: Dialect, clock_ms: int | None, stuck: Sequence[StuckJob], skipped: Counter[str]
+    sql: Dialect, clock_ms: int | None, stuck: Sequence[StuckJob], skipped: Counter[str], counting: Counting
 ) -> Steps[list[StuckJob]]:
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     yield from entering.declare(sql, [s.job.queue for s in stuck], [s.job.lane for s in stuck])
     taken = []
     for each in sorted(stuck, key=lambda s: s.job.id):
         job = each.job
+        was = yield Query(sql.COUNT_JOB, (job.org, job.id))
         if (yield Query(REQUEUE, (now_ms, job.org, job.id, each.requeues, each.since_ms))):
             taken.append(each)
+            counting.left(was[0])
+            counting.job(job.key, job.queue, job.lane, "waiting")
     counts = Counter(("requeued", each.collection) for each in taken)
     counts.update({("skipped_backoff", collection): n for collection, n in skipped.items()})
     yield from _add(counts)
@@ -229,6 +237,7 @@ class StuckJobs:
     sql: Any
     clock: Clock
     _write: Callable[..., Any]
+    _count: Callable[..., Any]
     _read: Callable[..., Any]
 
     async def attend(self) -> tuple[int, int]:
@@ -248,7 +257,9 @@ class StuckJobs:
 
     async def requeue_stuck(self, stuck: Sequence[StuckJob], skipped: Counter[str]) -> list[StuckJob]:
         clock_ms = self.clock.now_ms()
-        taken: list[StuckJob] = await self._write(lambda: _requeue(self.sql, clock_ms, stuck, skipped))
+        taken: list[StuckJob] = await self._count(
+            lambda counting: _requeue(self.sql, clock_ms, stuck, skipped, counting)
+        )
         return taken
 
     async def jobs_there(self) -> int:

@@ -340,5 +340,12 @@ END $$;
 CREATE TRIGGER chunk_lost AFTER DELETE ON chunk REFERENCING OLD TABLE AS gone
   FOR EACH STATEMENT EXECUTE FUNCTION chunk_lost();
 
+-- How many there are, counted by whoever changes it: see counting.py. Client 0 is nobody.
+CREATE TABLE counter (
+  client int NOT NULL, subject text COLLATE "C" NOT NULL, org text COLLATE "C" NOT NULL, place text COLLATE "C" NOT NULL,
+  lane text COLLATE "C" NOT NULL, state text COLLATE "C" NOT NULL, n bigint NOT NULL,
+  PRIMARY KEY (client, subject, org, place, lane, state)
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+
 CREATE TABLE blob_head (hash text COLLATE "C" PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);
 CREATE TABLE blob_part (hash text COLLATE "C" NOT NULL, part int NOT NULL, data bytea NOT NULL, PRIMARY KEY (hash, part));

@@ -333,3 +333,10 @@ CREATE TRIGGER chunk_lost AFTER DELETE ON chunk
 WHEN coalesce((SELECT value FROM tally WHERE name = 'chunks_go'), 0) = 0 BEGIN
   INSERT INTO tally (name, value) VALUES ('chunks_lost', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1;
 END;
+
+-- How many there are, counted by whoever changes it: see counting.py. Client 0 is nobody.
+CREATE TABLE counter (
+  client integer NOT NULL, subject text NOT NULL, org text NOT NULL, place text NOT NULL, lane text NOT NULL,
+  state text NOT NULL, n integer NOT NULL,
+  PRIMARY KEY (client, subject, org, place, lane, state)
+) WITHOUT ROWID;
