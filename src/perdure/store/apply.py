@@ -329,8 +329,8 @@ class Flush:
 
     def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:
         """End all jobs of the document from this generation on, and all repairs; a worker that runs one is fenced."""
-        for key, queue, lane, state in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since))):
-            self.counting.job(key, queue, lane, state, -1)
+        for live in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since))):
+            self.counting.left(live)
         running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since))
         if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)

@@ -58,6 +58,11 @@ class Counting:
             lane = lane if state in _HOLDABLE else ""
             self.changes["follow" if "/" in key else "main", "", queue, lane, state] += n
 
+    def left(self, row: Row) -> None:
+        """A job that leaves the state in which COUNT_JOB found it."""
+        key, queue, lane, state = row
+        self.job(key, queue, lane, state, -1)
+
     def running(self, job: Job, n: int = 1) -> None:
         """One that runs, or (-1) does not any more."""
         self.job(job.key, job.queue, "", "remote" if job.handed_over else "running", n)

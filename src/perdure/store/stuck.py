@@ -136,7 +136,7 @@ def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int, counting: Counting) ->
     for job in jobs:
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
         if (yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))):
-            counting.job(*was[0], n=-1)
+            counting.left(was[0])
             counting.running(job)
 
 
