@@ -21,6 +21,7 @@ from typing import Any, TypeVar, Unpack
 
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
+from perdure.core.escalation import Escalation
 from perdure.core.events import Listener
 from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
@@ -322,6 +323,10 @@ class Perdure:
     def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
         """An organisation of weight 2 gets twice the turns of one of weight 1."""
         self._call(self.service.weigh(org, weight, reason=reason, who=who))
+
+    def escalation(self) -> Escalation:
+        """Who should look, and by when: tier 1 (nobody) to 4 (at once)."""
+        return self._call(self.service.escalation())
 
     def sweep(self) -> Sweep:
         """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""

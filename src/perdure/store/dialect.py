@@ -380,7 +380,7 @@ class Dialect(CountingSql, ABC):
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, exhausted = FALSE, degraded = FALSE, generation = generation + 1 "
+        "error_meta = NULL, degraded = FALSE, generation = generation + 1 "
         "WHERE org = $1 AND id = $2 RETURNING generation"
     )
     DEAD_DROP = "DELETE FROM dead WHERE org = $1 AND document_id = $2"
@@ -632,7 +632,6 @@ class Dialect(CountingSql, ABC):
         "AND generation >= $3 AND generation < $4 AND key <> 'doc-' || $2 AND state IN ('dead', 'cancelled') "
         "ORDER BY generation"
     )
-    DOCUMENT_EXHAUSTED: str
     JOBS_END: str  # the last of a number of jobs after (organisation, id)
     JOBS_LEFT: str
     JOBS_PAGE: str  # of a job j: after the first such pair, up to the second

@@ -108,10 +108,6 @@ class PostgresDialect(Dialect):
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
     )
-    DOCUMENT_EXHAUSTED = (
-        f"UPDATE document d SET exhausted = true FROM {_unnest({'org': 'text', 'id': 'text'})} "
-        "WHERE d.org = r.org AND d.id = r.id RETURNING d.collection"
-    )
     JOBS_END = "SELECT org, id FROM job WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE (org, id) > ($1, $2)"
     JOBS_PAGE = "(j.org, j.id) > ($1, $2) AND (j.org, j.id) <= ($3, $4)"

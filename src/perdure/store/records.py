@@ -275,6 +275,7 @@ class RetryJob:
     failed: dict[str, int]  # dead now
     exhausted: dict[str, int]  # of these, with their attempts used up
     stuck_since_ms: int | None  # of the one that is stuck for longest
+    exhausted_since_ms: int | None  # of the one that is dead for longest with its attempts used up
     ran_ms: int | None  # when the last run ended; None: there was none
     duration_ms: int | None  # of the last run
 

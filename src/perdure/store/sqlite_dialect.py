@@ -81,7 +81,6 @@ class SqliteDialect(Dialect):
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
     DOCUMENT_LOCK = "SELECT state, generation, degraded, collection FROM document WHERE org = $1 AND id = $2"
     STATUSES = Dialect.STATUS
-    DOCUMENT_EXHAUSTED = "UPDATE document SET exhausted = 1 WHERE org = $1 AND id = $2 RETURNING collection"
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE id > $2"
     JOBS_PAGE = "j.id > $2 AND j.id <= $4"

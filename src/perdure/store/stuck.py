@@ -89,7 +89,8 @@ FOUND_SET = (
 RAN = "SELECT value FROM retry_job WHERE name = 'last' AND label = 'ran_ms'"
 COUNTS = "SELECT name, label, value FROM retry_job"
 FAILED = "SELECT collection, count(*) FROM dead GROUP BY 1"
-EXHAUSTED_NOW = "SELECT collection, count(*) FROM document WHERE exhausted GROUP BY 1"
+EXHAUSTED = "UPDATE dead SET exhausted = TRUE WHERE {which} RETURNING collection"
+EXHAUSTED_NOW = "SELECT collection, count(*), min(died_ms) FROM dead WHERE exhausted GROUP BY 1"
 
 
 @frozen
@@ -149,7 +150,8 @@ def counted(sql: Dialect, settles: Sequence[Settle]) -> Steps[None]:
         if isinstance(op.outcome, Dead) and op.outcome.exhausted and "/" not in op.job.key
     ]
     if exhausted:
-        marked = yield Query(sql.DOCUMENT_EXHAUSTED, rows=sorted(exhausted))
+        which = sql.WHICH.format(t="dead", id="document_id")
+        marked = yield Query(EXHAUSTED.format(which=which), rows=sorted(exhausted))
         counts.update(("max_retries_exceeded", row[0]) for row in marked)
     yield from _add(counts)
 
@@ -277,12 +279,14 @@ class StuckJobs:
             for name, label, value in (yield Query(COUNTS)):
                 known.setdefault(name, {})[label] = value
             known["failed"] = dict((yield Query(FAILED)))
-            known["exhausted"] = dict((yield Query(EXHAUSTED_NOW)))
+            exhausted = yield Query(EXHAUSTED_NOW)
+            known["exhausted"] = {row[0]: row[1] for row in exhausted}
             by_collection = {name: _every(COLLECTIONS, known.get(name, {})) for name in BY_COLLECTION}
             last = known.get("last", {})
             return RetryJob(
                 **by_collection, runs=_every(STATUSES, known.get("runs", {})), errors=known.get("errors", {}),
                 stuck_since_ms=last.get("stuck_since_ms"), ran_ms=last.get("ran_ms"),
+                exhausted_since_ms=min((row[2] for row in exhausted), default=None),
                 duration_ms=last.get("duration_ms"),
             )  # fmt: skip
 

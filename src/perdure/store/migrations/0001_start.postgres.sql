@@ -92,7 +92,6 @@ CREATE TABLE document (
   error_code    text,
   error_message text,
   error_meta    text,
-  exhausted     boolean NOT NULL DEFAULT false,
   created_ms    bigint NOT NULL,
   finished_ms   bigint,
   PRIMARY KEY (org, id),
@@ -100,7 +99,6 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 ) WITH (fillfactor = 50);  -- its end is written beside it, and touches no index
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_exhausted ON document (collection) WHERE exhausted;
 CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
@@ -251,10 +249,12 @@ CREATE TABLE dead (
   attempts      int NOT NULL,
   generation    int NOT NULL,
   died_ms       bigint NOT NULL,
+  exhausted     boolean NOT NULL DEFAULT false,
   PRIMARY KEY (died_ms, org, document_id),
   UNIQUE (document_id, org)
 );
 CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
+CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (

@@ -86,7 +86,6 @@ CREATE TABLE document (
   error_code    text,
   error_message text,
   error_meta    text,
-  exhausted     integer NOT NULL DEFAULT 0,
   created_ms    integer NOT NULL,
   finished_ms   integer,
   PRIMARY KEY (org, id),
@@ -94,7 +93,6 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 );
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_exhausted ON document (collection) WHERE exhausted;
 CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
@@ -243,11 +241,13 @@ CREATE TABLE dead (
   attempts      integer NOT NULL,
   generation    integer NOT NULL,
   died_ms       integer NOT NULL,
+  exhausted     integer NOT NULL DEFAULT 0,
   PRIMARY KEY (died_ms, org, document_id),
   UNIQUE (document_id, org)
 ) WITHOUT ROWID;
 -- With all that groups are chosen by, so that they are counted without a look at the rows.
 CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id, collection, pipeline, queue, stage, error_type, error_code);
+CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
