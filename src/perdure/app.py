@@ -126,6 +126,10 @@ class Perdure:
         """Documents, newest first; `state` takes the words of other systems too, `after` an id to go on from."""
         return self._call(self.service.documents(state=state, org=org, after=after, limit=limit))
 
+    def overview(self) -> dict[str, Any]:
+        """The whole store at one moment, what needs a person first; `operate.status` says which keys there are."""
+        return self._call(self.service.overview())
+
     def why(self, document_id: str, org: str | None = None) -> Why:
         """One sentence: what the document waits for, for how long, what happens next, and what to press if anything."""
         return self._call(self.service.why(document_id, org))

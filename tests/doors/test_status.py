@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from perdure import Context, Document, Perdure, Permanent, Pipeline, Transient
-from perdure.cli.status import document_facts, overview_facts
+from perdure.operate import status
 from perdure.store.open import open_store
 from perdure.testing import drain, trial
 from tests.doors.command import facts, refused, succeeded
 
 OVERVIEW_KEYS = (
-    "now_ms documents next_due_ms late_writes_refused fallbacks queues workers lanes_down outbox".split()
-)
+    "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
+    "dead stuck outbox"
+).split()
 STATES = "queued running waiting held done dead cancelled".split()
-QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote".split()
+QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote workers".split()
 DOCUMENT_KEYS = (
     "now_ms id org collection pipeline name state stage generation attempts_made attempts_max claims suspect degraded "
-    "last_heartbeat_ms created_ms finished_ms held_by remote next_due_ms error stages attempts"
+    "last_heartbeat_ms created_ms finished_ms held_by remote next_due_ms error why stages attempts"
 ).split()
 STAGE_KEYS = "stage generation version model saved_ms duration_ms size".split()
 ATTEMPT_KEYS = (
@@ -88,7 +89,8 @@ def test_an_empty_store(store_url: str) -> None:
     found = facts("--store", store_url)
     assert list(found) == OVERVIEW_KEYS
     assert found["documents"] == dict.fromkeys(STATES, 0)
-    assert (found["queues"], found["workers"], found["lanes_down"]) == ([], [], [])
+    assert (found["queues"], found["workers"], found["dependencies"]) == ([], [], [])
+    assert found["headline"] == "All well: no documents yet."
     said = succeeded("status", "--store", store_url)
     assert "Documents: 0" in said
     assert "none: start one with perdure worker" in said
@@ -103,9 +105,16 @@ def test_documents_by_state_queues_and_what_is_down(sorted_: Sorted) -> None:
     assert (by_name["documents"]["waiting"], by_name["documents"]["paused"]) == (1, False)
     assert (by_name["parcels"]["held"], by_name["parcels"]["paused"]) == (1, True)
     assert by_name["documents"]["ready_since_ms"] is None
-    [lane] = found["lanes_down"]
-    assert (lane["name"], lane["reason"]) == ("scales", "out for repair")
-    assert 0 <= found["now_ms"] - lane["since_ms"] < 60_000
+    [scales] = [one for one in found["dependencies"] if one["state"] == "down"]
+    assert (scales["name"], scales["reason"], scales["held"]) == ("scales", "out for repair", 1)
+    assert 0 <= found["now_ms"] - scales["since_ms"] < 60_000
+    [group] = found["dead"]["groups"]
+    assert (group["count"], group["error_code"], group["stage"]) == (1, "no_content", "weigh")
+    assert found["headline"].startswith(
+        "1 document is dead of no_content at stage weigh: press `perdure dead groups`"
+    )
+    presses = [one["press"] for one in found["problems"]]
+    assert presses == ["perdure dead groups", "perdure release scales", "perdure resume parcels"]
     assert 6_000_000 < found["next_due_ms"] - found["now_ms"] <= 7_000_000
 
 
@@ -210,10 +219,10 @@ def test_looking_changes_nothing(sorted_: Sorted) -> None:
         store = open_store(sorted_.url)
         await store.open()
         try:
-            seen = (await overview_facts(store), await document_facts(store, sorted_.plain))
+            seen = (await status.overview(store), await status.document(store, sorted_.dead))
         finally:
             await store.close()
-        return [{**each, "now_ms": 0} for each in seen]
+        return [{**each, "now_ms": 0, "why": ""} for each in seen]
 
     assert asyncio.run(look()) == asyncio.run(look())
 

@@ -15,9 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from perdure.cli.drawing import STYLES
 from perdure.cli.sources import shown
-from perdure.cli.status import STATES, STYLES
 from perdure.core.frozen import frozen
+from perdure.operate.status import STATES
 
 LINES_AROUND = 5  # heading, what is left out, totals, problem, and the prompt
 #: Where not all have room: those that move, and those that somebody should look at.

@@ -11,39 +11,16 @@ Every key is always there; times are milliseconds since 1970 in the store's own 
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.words import since, span, until
-from perdure.store.sql_store import SqlStore
+from perdure.operate.status import Facts
+from perdure.operate.urgency import grade
+from perdure.operate.words import since, span, until
 
-Facts = dict[str, Any]
-
-DAY_MS = 86_400_000
 NUMBERS = ("held", "operations", "retried", "times", "then well", "failed", "added (p95)")
 STYLES = {"down": "red", "ramping": "yellow"}
-#: Of each KPI: from where on it is worth a look, and from where on it is an alarm (below, where the first is larger).
-BOUNDS = {
-    "retry_rate": (0.05, 0.20),
-    "success_after_retry": (0.80, 0.50),
-    "retries_per_retried": (2.0, 3.0),
-    "p95_added_ms": (5_000, 10_000),
-    "failure_rate": (0.01, 0.05),
-}
-
-
-async def dependency_facts(store: SqlStore) -> Facts:
-    """Every dependency that anybody knows of, and the calls of a day."""
-    now_ms = await store.now_ms()
-    return {
-        "now_ms": now_ms,
-        "dependencies": [asdict(dependency) for dependency in await store.dependencies()],
-        "calls": [asdict(kpi) for kpi in await store.kpis(now_ms - DAY_MS)],
-    }
 
 
 def show_dependencies(facts: Facts, console: Console | None = None) -> None:
@@ -79,11 +56,7 @@ def show_dependencies(facts: Facts, console: Console | None = None) -> None:
 
 def _style(name: str, value: float | None) -> str:
     """Yellow for what is worth a look, red for an alarm."""
-    look, alarm = BOUNDS[name]
-    if value is None:
-        return ""
-    sign = 1 if alarm > look else -1
-    return "red" if sign * value > sign * alarm else "yellow" if sign * value > sign * look else ""
+    return {"look": "yellow", "alarm": "red"}.get(grade(name, value), "")
 
 
 def _share(value: float | None) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 NUMBERS = frozenset(
     {
         "ready", "running", "waiting", "held", "over limit", "in hand", "id", "version", "size", "dead", "number",
-        "at once", "per second", "let in", "waiting for room", "documents",
+        "at once", "per second", "let in", "waiting for room", "documents", "workers",
     }
 )  # fmt: skip
 STYLES = {"dead": "red", "held": "yellow", "waiting": "yellow", "running": "green"}

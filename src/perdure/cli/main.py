@@ -133,20 +133,31 @@ def migrate(store: StoreOption = None) -> None:
 @app.command()
 def status(
     document: Annotated[str | None, typer.Argument(help="A document's id, to see that one.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")
+    ] = False,
     store: StoreOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; with --watch an object per line.")
+    ] = False,
 ) -> None:
-    """Show documents by state, queues and workers; or one document with its stages and attempts."""
+    """Show what needs a person, documents by state, queues, workers, services; or one document with its history."""
+    from perdure.cli.document import show_document
     from perdure.cli.opened import opened
-    from perdure.cli.status import document_facts, overview_facts, show_document, show_overview
+    from perdure.cli.status import show_overview
+    from perdure.cli.status import watch as watching
+    from perdure.operate import status
 
+    if watch and document is None:
+        return opened(store, lambda app: watching(app, json))
     facts = opened(
-        store, lambda app: document_facts(app.store, document) if document else overview_facts(app.store)
+        store, lambda app: status.document(app.store, document) if document else status.overview(app.store)
     )
     if json:
         print(jsonlib.dumps(facts, indent=2))
     else:
         (show_document if document else show_overview)(facts)
+    return None
 
 
 @app.command()
@@ -155,8 +166,9 @@ def dependencies(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the services that stages need: up or down, since when, why, by whom; and how calls to them went."""
-    from perdure.cli.dependencies import dependency_facts, show_dependencies
+    from perdure.cli.dependencies import show_dependencies
     from perdure.cli.opened import opened
+    from perdure.operate.status import dependency_facts
 
     facts = opened(store, lambda app: dependency_facts(app.store))
     print(jsonlib.dumps(facts, indent=2)) if json else show_dependencies(facts)

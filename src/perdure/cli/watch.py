@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import islice
 
 from perdure.cli.board import Screen, Seen, screen
-from perdure.cli.status import happened
+from perdure.cli.document import happened
 from perdure.cli.stop import STOPPED, Stop
 from perdure.cli.words import span
 from perdure.core.model import TERMINAL

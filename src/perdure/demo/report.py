@@ -11,13 +11,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.status import attempt_facts, happened
+from perdure.cli.document import happened
 from perdure.cli.words import span
 from perdure.demo.accounts import Account, accounts, read_twice, whole
 from perdure.demo.findings import Answer, Link, answers, connected, knows_meaning, links, searched
 from perdure.demo.play import Kill, Play
 from perdure.demo.shelf import BOOK, Book
 from perdure.demo.words import pages_named
+from perdure.operate.status import attempt_facts
 from perdure.pipelines.extract import Summary
 from perdure.store.records import SavedStage
 

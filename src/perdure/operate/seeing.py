@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from perdure.operate.desk import Desk
 from perdure.operate.situation import situation
+from perdure.operate.status import Facts, overview
 from perdure.operate.timeline import Happening, story, tell
 from perdure.operate.why import Why, explain
 
 
 class Seeing(Desk):
     """See `app.Perdure` for what each verb promises."""
+
+    async def overview(self) -> Facts:
+        return await overview(self.store)
 
     async def why(self, document_id: str, org: str | None = None) -> Why:
         return explain(await situation(self.store, await self.status(document_id, org)))

@@ -1,0 +1,167 @@
+"""The whole store, or one document, as facts that can be JSON; doors draw them.
+
+Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads; every key is always there.
+
+    overview   headline, problems [{severity text press}], now_ms,
+               documents {queued running waiting held done dead cancelled}, next_due_ms, late_writes_refused,
+               fallbacks {degraded repaired},
+               queues [{name paused ready running waiting held over_limit stopped remote ready_since_ms workers}],
+               workers [{id name queues alive in_hand started_ms beat_ms late_writes_refused}],
+               dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s}],
+               calls [{api_name operations retry_rate success_after_retry retries_per_retried p95_added_ms
+               failure_rate}],
+               dead {documents groups [{fingerprint stage error_type error_code count first_ms last_ms}]},
+               stuck {documents since_ms starved checked_ms},
+               outbox {waiting since_ms reason}
+    document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
+               attempts_max, claims, suspect, degraded, remote, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
+               error {code message} or null, why,
+               stages [{stage generation version model saved_ms duration_ms size}],
+               attempts [{job generation claim attempt charged stage worker started_ms ended_ms outcome error_type
+               error_code status_code message delay_ms why requests {dependency: number}}]
+
+`problems` are in the order of their urgency (`critical`, `warning`, `notice`), and `headline` is the first of them.
+`stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit, `remote` what
+of the running ones other services work on, `workers` those that are alive and serve the queue; `outbox` what other
+services have not been told yet. `calls` are those of the last 24 hours, `groups` the five largest. `fallbacks` counts,
+since the store was made, how often one stood in for a stage (`degraded`) and how often that was made good (`repaired`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from perdure.core.model import TERMINAL, State
+from perdure.errors import DocumentUnknown
+from perdure.operate.situation import situation
+from perdure.operate.urgency import headline, problems
+from perdure.operate.why import explain
+from perdure.store.dead import Where
+from perdure.store.records import Attempt
+from perdure.store.sql_store import SqlStore
+
+Facts = dict[str, Any]
+
+STATES = tuple(str(state) for state in State if state is not State.PARKED)
+DAY_MS = 86_400_000
+GROUPS_MAX = 5
+
+
+async def overview(store: SqlStore) -> Facts:
+    """The whole store at one moment, what needs a person first."""
+    tally, live = await store.tally(), await store.live()
+    ended = {str(state): tally.documents.get(state, 0) for state in TERMINAL}
+    workers = await _workers(store)
+    facts = {
+        **await dependency_facts(store),
+        "documents": {state: ended.get(state, live.get(state, 0)) for state in STATES},
+        "next_due_ms": tally.next_due_ms,
+        "late_writes_refused": tally.fenced,
+        "fallbacks": {name: await store.counted(name) for name in ("degraded", "repaired")},
+        "queues": await _queues(store, tally.queues, workers),
+        "workers": workers,
+        "dead": await _dead(store, ended[State.DEAD]),
+        "stuck": await _stuck(store),
+        "outbox": asdict(await store.outbox_state()),
+    }
+    found = problems(facts)
+    return {"headline": headline(facts, found), "problems": [asdict(one) for one in found], **facts}
+
+
+async def dependency_facts(store: SqlStore) -> Facts:
+    """Every dependency that anybody knows of, and the calls of a day."""
+    now_ms = await store.now_ms()
+    return {
+        "now_ms": now_ms,
+        "dependencies": [asdict(dependency) for dependency in await store.dependencies()],
+        "calls": [asdict(kpi) for kpi in await store.kpis(now_ms - DAY_MS)],
+    }
+
+
+async def _queues(store: SqlStore, jobs: dict[str, dict[str, int]], workers: list[Facts]) -> list[Facts]:
+    words = {
+        "ready": "queued", "running": "running", "waiting": "waiting", "held": "held", "over_limit": "parked",
+        "stopped": "paused", "remote": "remote",
+    }  # fmt: skip
+    facts: list[Facts] = [
+        {"name": queue.name, "paused": queue.paused, "ready_since_ms": queue.ready_since_ms}
+        | {word: jobs.get(queue.name, {}).get(state, 0) for word, state in words.items()}
+        | {"workers": sum(w["alive"] and queue.name in w["queues"] for w in workers)}
+        for queue in await store.queues()
+    ]
+    for queue in facts:
+        queue["running"] += queue["remote"]
+    return facts
+
+
+async def _workers(store: SqlStore) -> list[Facts]:
+    workers = [worker for worker in await store.workers() if worker.kind == "worker"]
+    gone = await store.missing([worker.id for worker in workers])
+    return [
+        {
+            "id": w.id, "name": w.name, "queues": list(w.queues), "alive": w.id not in gone, "in_hand": w.running,
+            "started_ms": w.started_ms, "beat_ms": w.beat_ms, "late_writes_refused": w.fenced,
+        }
+        for w in workers
+    ]  # fmt: skip
+
+
+async def _dead(store: SqlStore, number: int) -> Facts:
+    groups: dict[str, Facts] = {}
+    for cause in await store.dead_causes(Where()) if number else []:
+        one = groups.setdefault(
+            cause.fingerprint,
+            {
+                "fingerprint": cause.fingerprint, "stage": cause.stage, "error_type": cause.error_type,
+                "error_code": cause.error_code, "count": 0, "first_ms": cause.first_ms, "last_ms": cause.last_ms,
+            },
+        )  # fmt: skip
+        one["count"] += cause.count
+        one["first_ms"] = min(one["first_ms"], cause.first_ms)
+        one["last_ms"] = max(one["last_ms"], cause.last_ms)
+    largest = sorted(groups.values(), key=lambda one: (-one["count"], -one["last_ms"]))
+    return {"documents": number, "groups": largest[:GROUPS_MAX]}
+
+
+async def _stuck(store: SqlStore) -> Facts:
+    known = await store.retry_job()
+    return {
+        "documents": sum(known.stuck.values()),
+        "since_ms": known.stuck_since_ms,
+        "starved": sum(known.starved.values()),
+        "checked_ms": known.ran_ms,
+    }
+
+
+async def document(store: SqlStore, document_id: str) -> Facts:
+    """One document with its stages and attempts; DocumentUnknown."""
+    org = await store.find(document_id)
+    status = await store.status(org, document_id) if org is not None else None
+    if org is None or status is None:
+        raise DocumentUnknown(f"there is no document {document_id} in this store; check the id and --store")
+    facts = asdict(status)
+    code, message = facts.pop("error_code"), facts.pop("error_message")
+    facts["next_due_ms"] = facts.pop("run_at_ms")
+    saves = await store.saves(org, document_id, status.pipeline)
+    known = await situation(store, status)
+    return {
+        "now_ms": known.now_ms,
+        **facts,
+        "error": None if code is None else {"code": code, "message": message},
+        "why": explain(known).sentence,
+        "stages": [
+            {
+                "stage": s.stage, "generation": s.generation, "version": s.version, "model": s.model,
+                "saved_ms": s.saved_ms, "duration_ms": s.duration_ms, "size": s.size,
+            }
+            for s in saves
+        ],
+        "attempts": [attempt_facts(attempt) for attempt in known.attempts],
+    }  # fmt: skip
+
+
+def attempt_facts(attempt: Attempt) -> Facts:
+    facts = asdict(attempt)
+    del facts["document_id"], facts["fingerprint"]
+    return {"job": facts.pop("job_key"), **facts}

@@ -1,0 +1,144 @@
+"""What needs a person first, as a table: facts, the problems that are found, and the headline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.operate.urgency import grade, headline, problems
+from perdure.store.base import BREAKER
+
+NOW = 1_800_000_000_000
+HOUR = 3_600_000
+QUEUE = {
+    "name": "documents", "paused": False, "ready": 0, "running": 0, "waiting": 0, "held": 0, "over_limit": 0,
+    "stopped": 0, "remote": 0, "ready_since_ms": None, "workers": 1,
+}  # fmt: skip
+WORKER = {
+    "id": 3,
+    "name": "host:1",
+    "queues": ["documents"],
+    "alive": True,
+    "in_hand": 0,
+    "beat_ms": NOW - HOUR,
+}
+OCR = {
+    "name": "ocr", "state": "down", "since_ms": NOW - HOUR, "reason": "refused", "held_by": BREAKER, "held": 41,
+    "probe_at_ms": None, "probes": 1, "ramp_per_s": None, "nominal_per_s": None,
+}  # fmt: skip
+CALLS = {
+    "api_name": "ocr", "operations": 9, "retry_rate": 0.0, "success_after_retry": None, "retries_per_retried": None,
+    "p95_added_ms": None, "failure_rate": 0.0,
+}  # fmt: skip
+GROUP = {"fingerprint": "f", "stage": "embed", "error_type": "E", "error_code": "http_503", "count": 8}
+WELL: dict[str, Any] = {
+    "now_ms": NOW, "documents": {"queued": 0, "running": 2, "done": 1_200}, "next_due_ms": None, "queues": [QUEUE],
+    "workers": [WORKER], "dependencies": [{**OCR, "state": "up"}], "calls": [CALLS],
+    "dead": {"documents": 0, "groups": []},
+    "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
+    "outbox": {"waiting": 0, "since_ms": None, "reason": None},
+}  # fmt: skip
+GONE = {**WORKER, "alive": False, "in_hand": 2}
+
+
+def test_all_is_well() -> None:
+    assert problems(WELL) == []
+    assert headline(WELL, []) == "All well: 2 running, 1,200 done."
+
+
+@pytest.mark.parametrize(
+    ("more", "severity", "text", "press"),
+    [
+        (
+            {"queues": [{**QUEUE, "ready": 7, "workers": 0}], "workers": [{**GONE, "in_hand": 0}]}, "critical",
+            "No worker serves 7 jobs in queue documents (the last one, host:1, went 1.0 h ago)", "perdure worker",
+        ),
+        (
+            {"queues": [{**QUEUE, "ready": 1, "workers": 0}], "workers": []}, "critical",
+            "No worker serves 1 job in queue documents", "perdure worker",
+        ),
+        (
+            {"queues": [{**QUEUE, "waiting": 3, "workers": 0}], "next_due_ms": NOW - HOUR, "workers": []}, "critical",
+            "No worker serves 3 jobs in queue documents", "perdure worker",
+        ),
+        (
+            {"workers": [GONE]}, "critical",
+            "Worker 3 (host:1) is gone with 2 jobs in hand and there is no other", "perdure worker",
+        ),
+        (
+            {"workers": [GONE, WORKER]}, "notice",
+            "Worker 3 (host:1) is gone with 2 jobs in hand; others take them back within seconds", None,
+        ),
+        (
+            {"dead": {"documents": 12, "groups": [GROUP]}}, "warning",
+            "12 documents are dead, 8 of them of http_503 at stage embed", "perdure dead groups",
+        ),
+        (
+            {"dead": {"documents": 8, "groups": [GROUP]}}, "warning",
+            "8 documents are dead of http_503 at stage embed", "perdure dead groups",
+        ),
+        (
+            {"stuck": {"documents": 1, "since_ms": NOW - 30 * HOUR, "starved": 0, "checked_ms": NOW}}, "warning",
+            "1 document is stuck, the longest for 30 h", "perdure sweep --once",
+        ),
+        (
+            {"dependencies": [OCR]}, "warning",
+            "ocr has been down for 1.0 h (refused): 41 documents wait, it is probed by itself", "perdure dependencies",
+        ),
+        (
+            {"dependencies": [{**OCR, "since_ms": NOW - 60_000, "held": 1}]}, "notice",
+            "ocr has been down for 1.0 min (refused): 1 document waits, it is probed by itself", "perdure dependencies",
+        ),
+        (
+            {"dependencies": [{**OCR, "held_by": "ann"}]}, "warning",
+            "ocr is held by ann (refused): 41 documents wait", "perdure release ocr",
+        ),
+        (
+            {"dependencies": [{**OCR, "held_by": "configuration", "reason": "no URL"}]}, "warning",
+            "ocr has been down for 1.0 h (no URL): 41 documents wait until a worker starts that is configured for it",
+            "perdure worker",
+        ),
+        (
+            {"queues": [{**QUEUE, "paused": True, "stopped": 5}]}, "warning",
+            "Queue documents is paused, 5 jobs wait", "perdure resume documents",
+        ),
+        (
+            {"queues": [{**QUEUE, "paused": True}]}, "notice",
+            "Queue documents is paused, 0 jobs wait", "perdure resume documents",
+        ),
+        (
+            {"outbox": {"waiting": 2, "since_ms": NOW - HOUR, "reason": "refused"}}, "warning",
+            "2 events wait to be published, the oldest for 1.0 h (refused)", None,
+        ),
+        (
+            {"calls": [{**CALLS, "retry_rate": 0.35}]}, "warning",
+            "35% of the calls to ocr are retried", "perdure dependencies",
+        ),
+        (
+            {"stuck": {"documents": 0, "since_ms": None, "starved": 4, "checked_ms": NOW}}, "notice",
+            "4 documents only lack a free worker", None,
+        ),
+    ],
+)  # fmt: skip
+def test_each_problem(more: dict[str, Any], severity: str, text: str, press: str | None) -> None:
+    facts = {**WELL, **more}
+    (found,) = problems(facts)
+    assert (found.severity, found.text, found.press) == (severity, text, press)
+    said = headline(facts, [found])
+    assert said.startswith("All well: 2 running, 1,200 done" if severity == "notice" else text)
+
+
+def test_the_worst_comes_first() -> None:
+    facts = {**WELL, "workers": [GONE], "dead": {"documents": 8, "groups": [GROUP]}, "dependencies": [OCR]}
+    found = problems(facts)
+    assert [one.severity for one in found] == ["critical", "warning", "warning"]
+    assert headline(facts, found) == (
+        "Worker 3 (host:1) is gone with 2 jobs in hand and there is no other: press `perdure worker` (2 more below)."
+    )
+
+
+def test_kpis_are_graded() -> None:
+    rates = [grade("retry_rate", value) for value in (None, 0.05, 0.06, 0.2, 0.21)]
+    assert rates == ["", "", "look", "look", "alarm"]
+    assert [grade("success_after_retry", value) for value in (0.9, 0.7, 0.4)] == ["", "look", "alarm"]
