@@ -109,7 +109,7 @@ def test_documents_by_state_queues_and_what_is_down(sorted_: Sorted) -> None:
     assert (scales["name"], scales["reason"], scales["held"]) == ("scales", "out for repair", 1)
     assert 0 <= found["now_ms"] - scales["since_ms"] < 60_000
     [group] = found["dead"]["groups"]
-    assert (group["count"], group["error_code"], group["stage"]) == (1, "no_content", "weigh")
+    assert (group["count"], group["code"], group["stages"]) == (1, "no_content", ["weigh"])
     assert found["headline"].startswith(
         "1 document is dead of no_content at stage weigh: press `perdure dead groups`"
     )

@@ -31,7 +31,7 @@ CALLS = {
     "api_name": "ocr", "operations": 9, "retry_rate": 0.0, "success_after_retry": None, "retries_per_retried": None,
     "p95_added_ms": None, "failure_rate": 0.0,
 }  # fmt: skip
-GROUP = {"fingerprint": "f", "stage": "embed", "error_type": "E", "error_code": "http_503", "count": 8}
+GROUP = {"fingerprint": "f", "stages": ["embed"], "error_type": "E", "code": "http_503", "count": 8}
 WELL: dict[str, Any] = {
     "now_ms": NOW, "documents": {"queued": 0, "running": 2, "done": 1_200}, "next_due_ms": None, "queues": [QUEUE],
     "workers": [WORKER], "dependencies": [{**OCR, "state": "up"}], "calls": [CALLS],

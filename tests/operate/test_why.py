@@ -12,6 +12,7 @@ from perdure.core.handover import Handover
 from perdure.core.model import GATHERING_MS
 from perdure.core.token import new_token
 from perdure.errors import DocumentUnknown
+from perdure.operate.advice import Action, Advice
 from perdure.operate.situation import Situation
 from perdure.operate.why import explain
 from perdure.store.base import BREAKER
@@ -217,8 +218,15 @@ def test_dead_and_cancelled() -> None:
     }
     assert said("dead", attempts=(last,), alike=42, **died) == (
         "It has been dead for 2.0 h at stage embed: http_503: the line is busy (attempt 3 of 3 failed); 41 more died "
-        "of the same; nothing happens by itself, so mend the cause and start it again: press `perdure requeue d1`."
+        "of the same; nothing happens by itself: press `perdure requeue d1`."
     )
+    for action, press in (
+        (Action.REQUEUE, "perdure requeue d1"),
+        (Action.WAIT, "perdure dependencies"),
+        (Action.FIX, "perdure dead inspect d1"),
+    ):
+        told = said("dead", attempts=(last,), alike=1, advice=Advice(action, "do this"), **died)
+        assert told.endswith(f"failed); nothing happens by itself: do this: press `{press}`.")
     ended: dict[str, Any] = {
         "finished_ms": NOW - 3_000,
         "error_code": "cancelled",
@@ -267,7 +275,7 @@ def test_every_state_of_a_real_store_has_its_sentence(store_url: str) -> None:
         tick(app)
         assert "which ann has held" in app.why(good).sentence
         dead = app.why(bad)
-        assert (dead.state, dead.press) == ("dead", f"perdure requeue {bad}")
+        assert (dead.state, dead.press) == ("dead", f"perdure dead inspect {bad}")
         assert "no_letters: there is not a letter in it" in dead.sentence
         worse = app.add(text="bad", pipeline=books, dedupe=False).id
         tick(app)

@@ -128,10 +128,10 @@ def _down(facts: Facts) -> RenderableType | None:
 
 
 def _dead(facts: Facts) -> RenderableType | None:
-    shown = table("number", "stage", "code", "error", "last", "group")
+    shown = table("number", "group", "stage", "code", "last", "what to do")
     for one in facts["dead"]["groups"]:
         last = since(one["last_ms"], facts["now_ms"], "ago")
-        cells = (one["stage"], one["error_code"], one["error_type"], last, one["fingerprint"][:8])
+        cells = (one["fingerprint"][:8], one["stages"][0], one["code"], last, one["action"])
         shown.add_row(f"{one['count']:,}", *cells)
     return shown if facts["dead"]["groups"] else None
 

@@ -8,12 +8,13 @@ from typing import Any
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import GATHERING_MS, job_key
+from perdure.operate.advice import Advice, advise
+from perdure.operate.groups import facts
 from perdure.store.dead import Where
 from perdure.store.inspecting import ChildRecord, JobRecord, PendingEvent
 from perdure.store.records import (
     Act,
     Attempt,
-    Cause,
     DependencyRecord,
     LimitRecord,
     Status,
@@ -45,7 +46,7 @@ class Situation:
     events: tuple[PendingEvent, ...] = ()  # about it, that are not published yet
     items: int = 0  # saved of the stage that runs
     alike: int = 0  # dead documents of the same cause, itself included
-    causes: tuple[Cause, ...] = ()  # of these
+    advice: Advice | None = None  # what to do about these
 
     @property
     def ours(self) -> list[Attempt]:
@@ -128,5 +129,6 @@ async def _dead(store: SqlStore, known: Situation) -> Situation:
     found = await store.dead_one(known.status.org, known.status.id)
     if found is None or not found.fingerprint:
         return known
-    causes = await store.dead_causes(Where(org=known.status.org, group=found.fingerprint))
-    return replace(known, alike=sum(cause.count for cause in causes), causes=tuple(causes))
+    alike = await store.dead_count(Where(org=known.status.org, group=found.fingerprint))
+    advice = advise(facts(found, await store.down(), known.now_ms))
+    return replace(known, alike=alike, advice=advice)

@@ -10,7 +10,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s}],
                calls [{api_name operations retry_rate success_after_retry retries_per_retried p95_added_ms
                failure_rate}],
-               dead {documents groups [{fingerprint stage error_type error_code count first_ms last_ms}]},
+               dead {documents groups [{fingerprint count first_ms last_ms stages collections error_type code
+               status_code example org message action advice}]},
                stuck {documents since_ms starved checked_ms},
                outbox {waiting since_ms reason}
     document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
@@ -34,6 +35,7 @@ from typing import Any
 
 from perdure.core.model import TERMINAL, State
 from perdure.errors import DocumentUnknown
+from perdure.operate.groups import groups
 from perdure.operate.situation import situation
 from perdure.operate.urgency import headline, problems
 from perdure.operate.why import explain
@@ -108,20 +110,8 @@ async def _workers(store: SqlStore) -> list[Facts]:
 
 
 async def _dead(store: SqlStore, number: int) -> Facts:
-    groups: dict[str, Facts] = {}
-    for cause in await store.dead_causes(Where()) if number else []:
-        one = groups.setdefault(
-            cause.fingerprint,
-            {
-                "fingerprint": cause.fingerprint, "stage": cause.stage, "error_type": cause.error_type,
-                "error_code": cause.error_code, "count": 0, "first_ms": cause.first_ms, "last_ms": cause.last_ms,
-            },
-        )  # fmt: skip
-        one["count"] += cause.count
-        one["first_ms"] = min(one["first_ms"], cause.first_ms)
-        one["last_ms"] = max(one["last_ms"], cause.last_ms)
-    largest = sorted(groups.values(), key=lambda one: (-one["count"], -one["last_ms"]))
-    return {"documents": number, "groups": largest[:GROUPS_MAX]}
+    found = await groups(store, Where(), GROUPS_MAX) if number else []
+    return {"documents": number, "groups": [asdict(group) for group in found]}
 
 
 async def _stuck(store: SqlStore) -> Facts:

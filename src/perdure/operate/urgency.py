@@ -103,7 +103,7 @@ def _dead(facts: Facts) -> Iterator[Problem]:
         return
     most = groups[0] if groups else None
     share = f", {most['count']:,} of them" if most and most["count"] < number else ""
-    cause = f"{share} of {most['error_code']} at stage {most['stage']}" if most else ""
+    cause = f"{share} of {most['code']} at stage {most['stages'][0]}" if most else ""
     yield Problem("warning", f"{count(number, 'document')} {_is(number)} dead{cause}", "perdure dead groups")
 
 

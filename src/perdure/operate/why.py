@@ -11,6 +11,7 @@ from perdure.core.frozen import frozen
 from perdure.core.handover import Handover
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
+from perdure.operate.advice import Action
 from perdure.operate.situation import Situation
 from perdure.operate.words import count, line, since, until, when
 from perdure.store.base import BREAKER
@@ -237,7 +238,9 @@ def _dead(s: Situation) -> Said:
     why = f" ({last.why})" if last is not None and last.why not in cause else ""
     others = f"; {s.alike - 1:,} more died of the same" if s.alike > 1 else ""
     told = f"It has been dead for {since(status.finished_ms, s.now_ms)}{at}: {cause}{why}{others}"
-    return f"{told}; nothing happens by itself, so mend the cause and start it again", _requeue(s)
+    if s.advice is None:
+        return f"{told}; nothing happens by itself", _requeue(s)
+    return f"{told}; nothing happens by itself: {s.advice.text}", _PRESS.get(s.advice.action, _inspect)(s)
 
 
 def _cancelled(s: Situation) -> Said:
@@ -295,6 +298,16 @@ def _saved_in_claim(job: JobRecord) -> bool:
 
 def _requeue(s: Situation) -> str:
     return f"perdure requeue {s.status.id}"
+
+
+def _inspect(s: Situation) -> str:
+    return f"perdure dead inspect {s.status.id}"
+
+
+_PRESS: dict[Action, Callable[[Situation], str]] = {
+    Action.REQUEUE: _requeue,
+    Action.WAIT: lambda _: "perdure dependencies",
+}
 
 
 def _failed(attempt: Attempt) -> str:
