@@ -118,7 +118,11 @@ def test_a_stuck_document_is_counted_told_requeued_and_ends_well(store_url: str)
         counts = told(app)
         assert (counts.stuck["documents"], counts.requeued["documents"], counts.runs["success"]) == (1, 1, 2)
         swept = events.of(StuckSwept)[-1]
-        assert (swept.stuck, swept.requeued, swept.since_ms) == ({"documents": 1}, 1, counts.stuck_since_ms)
+        assert (swept.stuck, swept.requeued, swept.since_ms) == (
+            {"documents": 1},
+            {"documents": 1},
+            counts.stuck_since_ms,
+        )
         assert drain(app).done == 1
         assert sweep(app).stuck == {}
         assert told(app).stuck["documents"] == 0

@@ -28,8 +28,8 @@ TEXTS = ("light", "lighter", "heavy", "stumbles", "dies", "kills")
 WORK_S = 60.0
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PENDING = {
-    "retry_job_stuck_documents", "retry_job_failed_documents", "retry_job_duration_seconds", "perdure_documents",
-    "perdure_stuck_oldest_seconds", "perdure_starved_documents", "perdure_escalation_tier",
+    "perdure_documents",
+    "perdure_escalation_tier",
     "perdure_audit_difference",
 }  # fmt: skip
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -24,8 +24,8 @@ from perdure.service import AsyncPerdure
 FAILURE, PARTIAL = 1, 3
 EXIT = {"success": 0, "partial": PARTIAL, "failure": FAILURE}
 COLUMNS = ("stuck", "requeued", "skipped_backoff", "max_retries_exceeded", "starved")
-#: What is done after each sweep, such as pushing its counts; each tells what went wrong, or None.
-AFTER: list[Callable[[AsyncPerdure], Awaitable[str | None]]] = []
+#: What is done after each sweep; it tells what went wrong, or None.
+After = Callable[[], Awaitable[str | None]]
 
 
 def run(store: str | None, once: bool, interval_s: float | None, as_json: bool) -> int:
@@ -34,12 +34,13 @@ def run(store: str | None, once: bool, interval_s: float | None, as_json: bool) 
 
 
 async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json: bool) -> int:
+    after = _pushing(app)
     if once:
-        return await _sweep(app, as_json, sys.stderr.isatty())
+        return await _sweep(app, as_json, sys.stderr.isatty(), after)
     stop, every_s = Stop(), interval_s or app.stuck_policy.interval_s
     with stop.on_signals():
         while not stop.asked.is_set():
-            await _sweep(app, as_json, progress=False)
+            await _sweep(app, as_json, False, after)
             try:
                 await asyncio.wait_for(stop.asked.wait(), every_s)
             except TimeoutError:
@@ -47,7 +48,16 @@ async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json:
     return 0
 
 
-async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool) -> int:
+def _pushing(app: AsyncPerdure) -> After | None:
+    """What brings the counts of each sweep to a Pushgateway, where that is asked for."""
+    if app.settings.metrics_backend != "prometheus_pushgateway":
+        return None
+    from perdure.watch.push import Pusher
+
+    return Pusher(app.settings, app.url, app.store, app.measure().boards[0]).push
+
+
+async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool, after: After | None) -> int:
     """One sweep, told; the exit status that it stands for."""
     with Progress(
         TextColumn("looking for stuck documents"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -61,10 +71,9 @@ async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool) -> int:
         sweep = await app.sweeping(told)
     print(json.dumps(asdict(sweep))) if as_json else show(sweep)
     status = EXIT[sweep.status]
-    for act in AFTER:
-        if problem := await act(app):
-            print(f"perdure: {problem}", file=sys.stderr)
-            status = status or PARTIAL
+    if after is not None and (problem := await after()):
+        print(f"perdure: {problem}", file=sys.stderr)
+        status = status or PARTIAL
     sys.stdout.flush()
     return status
 

@@ -72,6 +72,8 @@ class DocumentDead(Event):
     attempts: int = 0
     last_attempt_ms: int = 0
     error: str = ""
+    exhausted: bool = False  # of its attempts
+    follow_up: bool = False  # only a job that followed from it ended so
 
 
 @frozen
@@ -144,8 +146,10 @@ class StuckSwept:
     status: str  # success, partial or failure
     stuck: dict[str, int]
     starved: dict[str, int]
-    requeued: int
-    buried: int
+    requeued: dict[str, int]
+    skipped: dict[str, int]
+    buried: dict[str, int]
+    errors: dict[str, int]  # by type
     since_ms: int | None
     problems: tuple[str, ...] = ()
 

@@ -96,5 +96,7 @@ def publish_end(
                 job.attempts - (not ending.charged),
                 job.claimed_ms,
                 f"{ending.failure.code}: {ending.failure.message}",
+                ending.exhausted,
+                "/" in job.key,
             )
         )

@@ -134,10 +134,13 @@ class StuckSweep:
             run.failed("the sweep ended early", error)
         run.duration_ms = round((time.monotonic() - began_s) * 1000)
         found = dict(run.stuck), dict(run.starved)
-        await self.store.record_run(Run(run.status, run.duration_ms, dict(run.errors), *found, run.since_ms))
-        self.events.publish(
-            StuckSwept(run.status, *found, run.requeued.total(), run.buried.total(), run.since_ms, tuple(run.problems))
-        )  # fmt: skip
+        done = dict(run.requeued), dict(run.skipped), dict(run.buried), dict(run.errors)
+        try:
+            await self.store.record_run(
+                Run(run.status, run.duration_ms, dict(run.errors), *found, run.since_ms)
+            )
+        finally:  # one that failed because the store is away is told of as well
+            self.events.publish(StuckSwept(run.status, *found, *done, run.since_ms, tuple(run.problems)))
         return run
 
     async def _handle(self, run: StuckRun, page: Page, now_ms: int) -> None:

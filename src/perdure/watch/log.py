@@ -130,7 +130,8 @@ def _sweep_line(event: SweepPartial | StuckSwept) -> None:
         return
     facts = {
         "status": event.status, "stuck": event.stuck, "starved": event.starved, "requeued": event.requeued,
-        "buried": event.buried, "stuck_since_ms": event.since_ms, "problems": list(event.problems),
+        "skipped": event.skipped, "buried": event.buried, "stuck_since_ms": event.since_ms,
+        "problems": list(event.problems),
     }  # fmt: skip
     if event.stuck or event.starved or event.status != "success":
         _log.warning("documents are stuck" if event.stuck else "stuck sweep", **facts)

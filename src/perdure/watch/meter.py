@@ -17,6 +17,7 @@ from perdure.core.events import (
     JobRecovered,
     StageSaved,
     StageSkipped,
+    StuckSwept,
     SweepPartial,
     WorkerLost,
     WriteFenced,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from perdure.engine.pipeline import Pipeline  # a supervisor does without what it needs
 
 SAMPLE_S = 1.0
+#: Why a job was taken back; anything else is told of a worker's end.
+REASONS = {"lease expired": "lease_expired", "stuck": "stuck"}
 CALL_OUTCOMES = ("ok", "failed")
 FAILURES = ("outage", "rate_limited")
 
@@ -43,7 +46,7 @@ class Meter:
             DocumentDead: self._dead, JobRecovered: self._recovered, ForeignKeyRefused: self._refused,
             ChunksDeleted: self._deleted, WriteFenced: self._plain("perdure_fenced_writes_total"),
             WorkerLost: self._plain("perdure_workers_lost_total"),
-            SweepPartial: self._plain("perdure_sweep_failures_total"),
+            StuckSwept: self._swept, SweepPartial: self._plain("perdure_sweep_failures_total"),
         }  # fmt: skip
         for metric in METRICS:
             if metric.of == "process":
@@ -96,11 +99,24 @@ class Meter:
         self.board.add("perdure_stages_resumed_total", event.pipeline, event.stage)
 
     def _dead(self, event: DocumentDead) -> None:
+        if event.follow_up:
+            return
         self.board.add("perdure_documents_dead_total", event.collection)
+        if event.exhausted:
+            self.board.add("retry_job_documents_max_retries_exceeded_total", event.collection)
 
     def _recovered(self, event: JobRecovered) -> None:
-        expired = event.reason == "lease expired"
-        self.board.add("perdure_lease_recoveries_total", "lease_expired" if expired else "worker_lost")
+        self.board.add("perdure_lease_recoveries_total", REASONS.get(event.reason, "worker_lost"))
+
+    def _swept(self, event: StuckSwept) -> None:
+        add = self.board.add
+        add("retry_job_runs_total", event.status)
+        for collection, count in event.requeued.items():
+            add("retry_job_documents_requeued_total", collection, amount=count)
+        for collection, count in event.skipped.items():
+            add("retry_job_documents_skipped_backoff_total", collection, amount=count)
+        for kind, count in event.errors.items():
+            add("retry_job_errors_total", kind, amount=count)
 
     def _refused(self, _: ForeignKeyRefused) -> None:
         self.board.add("perdure_foreign_key_errors_total")

@@ -137,7 +137,7 @@ _WORK = (
     ),
     _counter(
         "perdure_lease_recoveries_total", ("reason",), "Jobs taken back from workers.",
-        (("lease_expired",), ("worker_lost",)),
+        (("lease_expired",), ("worker_lost",), ("stuck",)),
     ),
     _counter("perdure_workers_lost_total", (), "Deaths of workers that were noticed."),
     _counter("perdure_fenced_writes_total", (), "Late writes that were refused because the lease had passed on."),

@@ -62,6 +62,11 @@ class Overall:
     def put(self, name: str, *labels: str, value: float) -> None:
         self.found[name, *map(label, labels)] = float(value)
 
+    def add(self, name: str, *labels: str, value: float) -> None:
+        """Several may be called the same."""
+        key = (name, *map(label, labels))
+        self.found[key] = self.found.get(key, 0.0) + value
+
 
 async def _pulse(to: Overall) -> None:
     pulse = await to.store.pulse()
@@ -83,8 +88,8 @@ async def _queues(to: Overall) -> None:
         to.put("perdure_queue_paused", name, value=queue.paused)
         to.put("perdure_queue_oldest_seconds", name, value=max(0, waited_ms) / 1000)
         for state in JOB_STATES:
-            key = ("perdure_queue_depth", name, state)
-            to.found[key] = to.found.get(key, 0) + tally.queues.get(queue.name, {}).get(state, 0)
+            count = tally.queues.get(queue.name, {}).get(state, 0)
+            to.add("perdure_queue_depth", name, state, value=count)
 
 
 async def _dependencies(to: Overall) -> None:
@@ -103,6 +108,22 @@ async def _outbox(to: Overall) -> None:
     to.put("perdure_outbox_oldest_seconds", value=max(0, waited_ms) / 1000)
 
 
+async def _retry_job(to: Overall) -> None:
+    now_ms, told = await to.store.now_ms(), await to.store.retry_job()
+    for name, found in (
+        ("retry_job_stuck_documents", told.stuck),
+        ("retry_job_failed_documents", told.failed),
+    ):
+        to.start(name)
+        names = _told_apart(found)
+        for collection, count in found.items():
+            to.add(name, names[collection], value=count)
+    since_ms = now_ms if told.stuck_since_ms is None else told.stuck_since_ms
+    to.put("retry_job_duration_seconds", value=(told.duration_ms or 0) / 1000)
+    to.put("perdure_starved_documents", value=sum(told.starved.values()))
+    to.put("perdure_stuck_oldest_seconds", value=max(0, now_ms - since_ms) / 1000)
+
+
 def _told_apart(names: Iterable[str], known: Iterable[str] = COLLECTIONS) -> dict[str, str]:
     """How each is called: those that are known and the first of the others by themselves, the rest `other`."""
     found = set(names)
@@ -115,4 +136,5 @@ PARTS: dict[str, Part] = {
     "queues": _queues,
     "dependencies": _dependencies,
     "outbox": _outbox,
+    "retry_job": _retry_job,
 }

@@ -1,0 +1,121 @@
+"""What `perdure sweep --once` brings to a real Pushgateway."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from perdure.app import AsyncPerdure
+from perdure.core.events import DocumentDead, StuckSwept
+from perdure.settings import Settings
+from perdure.watch.metrics import RETRY_JOB
+from perdure.watch.push import Pusher, store_name
+from tests.doors.command import perdure, succeeded
+from tests.faults.rabbit import free_ports
+from tests.watch.monitoring import fetched, pushgateway
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    (port,) = free_ports(1)
+    with pushgateway(tmp_path_factory.mktemp("gateway"), port) as address:
+        yield address
+
+
+def pushed(gateway: str, store: str, name: str, **labels: str) -> dict[str, float]:
+    """The values of a metric of this store that have these labels, by host."""
+    return {
+        sample.labels["instance"]: sample.value
+        for family in text_string_to_metric_families(fetched(f"{gateway}/metrics"))
+        for sample in family.samples
+        if sample.name == name
+        and sample.labels.get("store") == store_name(store)
+        and labels.items() <= sample.labels.items()
+    }
+
+
+def swept(store: str, gateway: str) -> subprocess.CompletedProcess[str]:
+    """A sweep that is told to push."""
+    return perdure(
+        "sweep", "--once", "--store", store, METRICS_BACKEND="prometheus_pushgateway", PUSHGATEWAY_URL=gateway
+    )  # fmt: skip
+
+
+def test_sweeps_add_up_and_one_whose_push_failed_is_made_good(gateway: str, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/perdure.db"
+    succeeded("migrate", "--store", store)
+
+    assert swept(store, gateway).returncode == 0
+    (ran,) = pushed(gateway, store, "retry_job_runs_total", status="success").values()
+    assert ran == 1
+    (port,) = free_ports(1)
+    ended = swept(store, f"http://127.0.0.1:{port}")
+    assert ended.returncode == 3
+    assert ended.stdout.startswith("success"), "the sweep was done"
+    assert "could not be pushed" in ended.stderr
+    assert swept(store, gateway).returncode == 0
+    (ran,) = pushed(gateway, store, "retry_job_runs_total", status="success").values()
+    assert ran == 3
+
+
+def test_without_an_address_the_sweep_is_done_and_the_mistake_is_told(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/perdure.db"
+    succeeded("migrate", "--store", store)
+    ended = perdure("sweep", "--once", "--store", store, METRICS_BACKEND="prometheus_pushgateway")
+    assert ended.returncode == 3
+    assert "PUSHGATEWAY_URL is not set" in ended.stderr
+
+
+async def two_hosts(gateway: str, url: str) -> None:
+    settings = Settings(pushgateway_url=gateway)
+    for host, requeued in (("here", 2), ("there", 5), ("here", 1)):
+        app = AsyncPerdure(url)
+        await app.start()
+        try:
+            pusher = Pusher(settings, url, app.store, app.measure().boards[0], host)
+            swept = StuckSwept(
+                "partial", {}, {}, {"threads": requeued}, {"a\tb": 1}, {}, {"StoreBusy": 1}, None
+            )
+            app.events.publish(swept)
+            assert await pusher.push() is None
+            app.events.publish(DocumentDead(1, "d", "o", "p", 3, "s", "threads", exhausted=True))
+            app.events.publish(
+                DocumentDead(1, "d", "o", "p", 3, "s", "threads", exhausted=True, follow_up=True)
+            )
+            assert await pusher.push() is None
+        finally:
+            await app.close()
+
+
+def test_two_hosts_do_not_overwrite_each_other_and_each_adds_up(gateway: str, store_url: str) -> None:
+    asyncio.run(two_hosts(gateway, store_url))
+
+    def found(name: str, **labels: str) -> dict[str, float]:
+        return pushed(gateway, store_url, name, **labels)
+
+    threads = {"collection": "threads"}
+    assert found("retry_job_documents_requeued_total", **threads) == {"here": 3, "there": 5}
+    assert found("retry_job_documents_max_retries_exceeded_total", **threads) == {"here": 2, "there": 1}
+    assert found("retry_job_documents_skipped_backoff_total", collection="a\tb") == {"here": 2, "there": 1}
+    assert found("retry_job_runs_total", status="partial") == {"here": 2, "there": 1}
+    assert found("retry_job_runs_total", status="failure") == {"here": 0, "there": 0}
+    assert found("retry_job_errors_total", error_type="StoreBusy") == {"here": 2, "there": 1}
+    for metric in RETRY_JOB:
+        assert set(found(metric.name)) == {"here", "there"}, metric.name
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://me:secret@db.example:5432/books?sslmode=require", "db.example/books"),
+        ("sqlite:////var/lib/perdure.db", "var/lib/perdure.db"),
+        ("sqlite:///perdure.db", "perdure.db"),
+    ],
+)
+def test_a_store_is_named_without_passwords(url: str, name: str) -> None:
+    assert store_name(url) == name
