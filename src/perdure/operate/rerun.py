@@ -82,8 +82,8 @@ async def rerun(
     store: SqlStore, pipeline: Pipeline, stage: AnyStage, conditions: Conditions, limit: int | None,
     after: str | None, again: Callable[[Checkpoint], Awaitable[str]] | None,
 ) -> AsyncIterator[Rerun]:  # fmt: skip
-    """Requeue what fits, up to `limit` (without `again`, only count it), of those after that one; tells after each page how
-    far it is."""
+    """Requeue what fits, up to `limit` (without `again`, only count it), of those after that one; tells after each page
+    how far it is."""
     counts: Counter[str] = Counter()
     models: Counter[str] = Counter()
     org = conditions.place.get("org")
