@@ -44,13 +44,51 @@ def test_a_cell_leaves_nothing_however_it_ends(temporary: Path, tmp_path: Path) 
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_cleared_out(temporary: Path) -> None:
-    code = "from perdure.engine import rooms; rooms.new_room(); print(rooms.prefix())"
-    made = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(temporary)},
-                          capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-    (temporary / f"{made}file.pdf").write_text("left")
-    ours, other = rooms.new_room(), temporary / "perdure-something-else"
-    other.mkdir()
-    assert len(list(temporary.iterdir())) == 4
-    assert rooms.clear_out() == 2
-    assert {path.name for path in temporary.iterdir()} == {ours.name, other.name}
+HOLDS = """
+import sys
+from perdure.engine import rooms
+room = rooms.new_room()
+(room / "file.pdf").write_text("left")
+print(room, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_cleared_out_and_nothing_else(temporary: Path) -> None:
+    """Who lives is told by locks: pids mean nothing to a process in another container."""
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        theirs = Path(owner.stdout.readline().strip())
+        ours, other = rooms.new_room(), temporary / "perdure-something-else"
+        other.mkdir()
+        (temporary / f"{rooms.PREFIX}link").symlink_to(other)
+        assert rooms.clear_out() == 0
+        assert theirs.joinpath("file.pdf").exists()
+        owner.kill()
+    assert rooms.clear_out() == 1
+    assert not theirs.exists()
+    assert ours.exists()
+    assert other.exists()
+    rooms.remove(ours)
+    assert not ours.exists()
+
+
+def test_one_that_is_cleared_out_while_it_is_made_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tempfile.mkdtemp
+    cleared: list[int] = []
+
+    def meddled(prefix: str) -> str:
+        room = made(prefix=prefix)
+        if not cleared:
+            cleared.append(rooms.clear_out())
+        return room
+
+    monkeypatch.setattr(tempfile, "mkdtemp", meddled)
+    room = rooms.new_room()
+    assert (cleared, room.exists()) == ([1], True)
+    rooms.remove(room)

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from perdure.cli.sources import Found, batches, found, own_files, packed, prompt, shown, spooled, texts, valid
 from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
+from perdure.engine import rooms
 from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
 from perdure.pipelines.extract.sniff import MBOX
@@ -238,8 +238,8 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
     """The whole command; its exit status."""
     answers = Answers(asked.as_json)
     try:
-        with tempfile.TemporaryDirectory(prefix="perdure-add-") as directory:
-            given = things(app, asked, Path(directory))
+        with rooms.open_room() as directory:
+            given = things(app, asked, directory)
             first = next(given)  # what is wrong with the arguments shows before a store is opened
             return asyncio.run(_run(app, asked, chain([first], given), answers))
     except (KeyboardInterrupt, asyncio.CancelledError):

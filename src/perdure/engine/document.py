@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,19 +142,15 @@ class Document:
             if stored is not None:
                 return stored
         suffix = Path(self.name).suffix
-        descriptor, name = tempfile.mkstemp(
-            prefix=rooms.prefix(), suffix=suffix if _SUFFIX.fullmatch(suffix) else ""
-        )
-        self._temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self.data)
+        name = f"document{suffix if _SUFFIX.fullmatch(suffix) else ''}"
+        self._temporary = rooms.new_room() / name
+        self._temporary.write_bytes(self.data)
         return self._temporary
 
     def close(self) -> None:
         """Remove the temporary file, if `path` made one, and forget content that was read from a blob."""
         if self._temporary is not None:
-            with suppress(FileNotFoundError):
-                self._temporary.unlink()
+            rooms.remove(self._temporary.parent)
         self._temporary = None
         self._data = self._record.inline
 

@@ -1,52 +1,71 @@
-"""Temporary files and directories of stages, under names that tell whose they are: what a killed process left is found
-by the next one."""
+"""Directories for temporary files, each locked by the process that made it: what a killed one left, others clear out.
+
+A lock goes with its process, and is seen by whoever shares the directory, in another container too.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_OURS = re.compile(r"perdure-(\d+)-.+")
+PREFIX = "perdure-room-"
 
-
-def prefix() -> str:
-    """What the names of our temporary files begin with."""
-    return f"perdure-{os.getpid()}-"
+_locks: dict[Path, int] = {}  # descriptors that hold the locks of our rooms
 
 
 def new_room() -> Path:
-    """A directory for one run of a stage; whoever asked for it removes it."""
-    return Path(tempfile.mkdtemp(prefix=prefix()))
+    """A directory of our own; whoever asked for it removes it."""
+    while True:
+        room = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # before it was locked somebody took it for left behind
+        with suppress(OSError):  # where nothing can be locked, nothing is cleared out either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if room.exists():
+            _locks[room] = lock
+            return room
+        os.close(lock)
 
 
 def remove(room: Path) -> None:
     """The room and all that is in it."""
     shutil.rmtree(room, ignore_errors=True)
+    if (lock := _locks.pop(room, None)) is not None:
+        os.close(lock)
+
+
+@contextmanager
+def open_room() -> Iterator[Path]:
+    """A room that is removed at the end."""
+    room = new_room()
+    try:
+        yield room
+    finally:
+        remove(room)
 
 
 def clear_out() -> int:
-    """Remove what processes left that are gone; how much that was."""
-    removed = 0
-    for path in Path(tempfile.gettempdir()).glob("perdure-*"):
-        found = _OURS.fullmatch(path.name)
-        if found is None or _lives(int(found[1])):
-            continue
-        try:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            removed += 1
-        except OSError:
-            continue  # somebody else's, or somebody was quicker
-    return removed
+    """Remove the rooms of processes that are gone; how many there were."""
+    return sum(map(_cleared, Path(tempfile.gettempdir()).glob(f"{PREFIX}*")))
 
 
-def _lives(pid: int) -> bool:
+def _cleared(room: Path) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
-        return True
+        return False  # no room, or somebody else's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(room)
+    except OSError:
+        return False  # somebody is in it, or was quicker
+    finally:
+        os.close(lock)
     return True
