@@ -24,6 +24,11 @@ OUTPUT_BYTES_MAX = 256 * 1024 * 1024
 
 _ERRORS_SHOWN = 3
 _NON_FINITE = ("NaN", "Infinity", "-Infinity")
+#: Parts of types that cannot hold them: what is not among these is looked into.
+_WITHOUT_NUMBERS = frozenset(
+    "tuple list set frozenset dict nullable default union dataclass dataclass-args dataclass-field typed-dict "
+    "typed-dict-field model model-fields model-field definitions definition-ref str bytes int bool none literal".split()
+)
 
 
 class Codec:
@@ -86,7 +91,7 @@ class Codec:
                 raw = _dump_cleaned(adapter, fitting)
         except (RecursionError, ValueError, TypeError) as error:
             raise Unstorable(f"{self.what} cannot be stored as JSON: {error}") from error
-        if b"null" in raw:
+        if b"null" in raw and _may_hold_numbers(adapter):
             from pydantic_core import from_json
 
             # A pydantic model writes NaN as null unless its configuration says otherwise.
@@ -207,6 +212,20 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_surrogates(part) for part in value]
     return value
+
+
+@lru_cache(maxsize=1024)
+def _may_hold_numbers(adapter: TypeAdapter[Any]) -> bool:
+    """Whether values of this type could have numbers in them that JSON has no word for."""
+    return not _kinds(adapter.core_schema) <= _WITHOUT_NUMBERS
+
+
+def _kinds(schema: Any) -> set[str]:
+    """What a schema of pydantic consists of."""
+    if isinstance(schema, Mapping):
+        own = {schema["type"]} if isinstance(schema.get("type"), str) else set()
+        return own.union(*map(_kinds, schema.values()))
+    return set().union(*map(_kinds, schema)) if isinstance(schema, (list, tuple)) else set()
 
 
 def _non_finite(value: Any) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Coroutine, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.chunk import Connection
@@ -213,6 +214,11 @@ class Execution:
 
     # --- the context's port ----------------------------------------------------------------------
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the items that this run may take up and saves."""
+        return item_fingerprint(self.stage, self.input_hash)
+
     @property
     def revoked(self) -> bool:
         return self.over or self.journey.revoked
@@ -231,7 +237,7 @@ class Execution:
         if self.revoked:
             raise LeaseLost("the stage was given up")
         inline, blob = await keep(value, self.runner.blobs)
-        fingerprint = item_fingerprint(self.stage, self.input_hash)
+        fingerprint = self.fingerprint
         item = ItemOutput(self.stage.name, key, fingerprint, len(value), inline, blob)
         stage = self.stage
         rows, spawned = told_apart(emitted)
@@ -274,12 +280,11 @@ class Execution:
         """What earlier claims saved of this stage; what cannot be read is simply not there."""
         job, stage = self.job, self.stage
         since = items_since(job, stage, stage.pipeline)
-        fingerprint = item_fingerprint(stage, self.input_hash)
         names = (stage.name,) if stage.was is None else (stage.was, stage.name)
         loaded: dict[str, bytes] = {}
         for name in names:
             for item in await self.runner.store.items(
-                job.org, job.document_id, job.pipeline, name, fingerprint, since
+                job.org, job.document_id, job.pipeline, name, self.fingerprint, since
             ):
                 if item.blob is None:
                     loaded[item.key] = item.inline or b""

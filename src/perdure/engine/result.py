@@ -178,13 +178,20 @@ class Produced:
 
 def chunk_set(chunks: Sequence[Chunk]) -> ChunkSet:
     """Chunks as the store takes them; Permanent(result_invalid) where they contradict each other."""
-    cleaned = tuple(replace(c, id=clean(c.id), text=clean(c.text), anchor=clean(c.anchor)) for c in chunks)
+    cleaned = tuple(map(_cleaned, chunks))
     if len({c.id for c in cleaned}) < len(cleaned):
         raise _invalid("two chunks have the same id")
     for c in cleaned:
         if (c.model is None) != (c.vector is None) or len(c.vector or b"") % 4:
             raise _invalid(f"chunk {c.position} has no whole vector with the name of its model")
     return ChunkSet(revision(cleaned), tuple(NewChunk(c, " ".join(words(c.text))) for c in cleaned))
+
+
+def _cleaned(c: Chunk) -> Chunk:
+    id_, text, anchor = clean(c.id), clean(c.text), clean(c.anchor)
+    if (id_, text, anchor) == (c.id, c.text, c.anchor):  # as nearly always, and a copy takes its time
+        return c
+    return replace(c, id=id_, text=text, anchor=anchor)
 
 
 #: The default of an argument for which None is a value.

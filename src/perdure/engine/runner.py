@@ -53,6 +53,7 @@ from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
 from perdure.engine.wiring import GATHERED, PREVIOUS
 from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
+from perdure.settings import current, using
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.metering import traceparent_in
@@ -114,7 +115,8 @@ class Runner:
         """Until the job is settled, or not ours any more."""
         job = journey.job
         try:
-            result = await self._travel(journey, claimed)
+            with using(current()):  # to ask the environment each time takes longer than most stages
+                result = await self._travel(journey, claimed)
             if result is not None:
                 await self._settle(journey, result)
         except LeaseLost:

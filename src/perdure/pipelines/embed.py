@@ -14,7 +14,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -185,7 +184,10 @@ def with_vectors(chunks: Sequence[Chunk], vectors: Sequence[bytes], model: str) 
     if len(chunks) != len(vectors):
         message = f"{len(chunks)} chunks and {len(vectors)} vectors"
         raise Transient(message, code="contract_broken")
-    return [replace(c, model=model, vector=v) for c, v in zip(chunks, vectors, strict=True)]
+    return [
+        Chunk(c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, model, v)
+        for c, v in zip(chunks, vectors, strict=True)
+    ]
 
 
 def embedder(settings: Settings | None = None) -> Embedder:

@@ -156,17 +156,18 @@ class Flusher:
             await self._write(batch[:middle])
             await self._write(batch[middle:])
             return
+        if len(batch) <= SLICE:
+            _tell(batch, answers)
+            return
         answering = self._loop.create_task(self._answer(batch, answers))
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
 
     async def _answer(self, batch: Sequence[Pending], answers: Sequence[Any]) -> None:
         """Tell those who wait, a slice at a time: the next flush is under way and wants to be served in between."""
-        for number, (pending, answer) in enumerate(zip(batch, answers, strict=True), 1):
-            if not pending.future.done():
-                pending.future.set_result(answer)
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
+        for n in range(0, len(batch), SLICE):
+            _tell(batch[n : n + SLICE], answers[n : n + SLICE])
+            await asyncio.sleep(0)
 
     async def _commit(self, ops: Sequence[Operation]) -> list[Any]:
         """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts."""
@@ -221,6 +222,12 @@ class Flusher:
             raise Forgotten
         flush = Flush(sql, self.client, guarded[0][0], self._known)
         return (yield from flush.run(ops)), flush
+
+
+def _tell(batch: Sequence[Pending], answers: Sequence[Any]) -> None:
+    for pending, answer in zip(batch, answers, strict=True):
+        if not pending.future.done():
+            pending.future.set_result(answer)
 
 
 def _alone(op: Operation) -> bool:
