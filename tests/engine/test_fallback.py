@@ -149,6 +149,19 @@ def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
         assert not app.status(id_).degraded
 
 
+def test_a_repair_begins_when_all_else_has_ended(store_url: str) -> None:
+    """Else a job that was spawned with what stood in could come after the one that was spawned with the real thing."""
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        with failing(find, Transient("not now")):
+            tick(app)
+            app.release("vision")
+            drain(app)
+        assert words(app, id_) == ["a picture of cat"] * 2
+        assert (described, app.status(id_).degraded) == (["cat"], False)
+
+
 def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_url: str) -> None:
     """Neither is the service asked twice, nor does old content come after new."""
     with trial(APP, store=store_url) as app:

@@ -139,6 +139,35 @@ def test_a_job_that_failed_is_tried_again_when_its_document_is_requeued(store_ur
             assert (runs.count, app.output(id_, "close")) == (3, {"tell": "done"})
 
 
+def test_what_is_spawned_anew_is_gathered_anew(store_url: str) -> None:
+    """Although nothing that the gathering stage reads has changed."""
+    book, pages = Pipeline("book"), Pipeline("pages")
+
+    @pages.stage
+    def turn() -> str:
+        return "turned"
+
+    @book.stage
+    def open_(doc: Document) -> Result[str]:
+        return Result("opened", spawn=[pages.job(doc)])
+
+    @book.stage
+    def shut(open_: str, gathered: Gathered) -> dict[str, str]:
+        return gathered.jobs
+
+    with trial([book, pages], store=store_url) as app:
+        id_ = app.add(text="one", pipeline=book).id
+        drain(app)
+        assert app.output(id_, "shut") == {"pages": "done"}
+        app.requeue(id_, from_stage="open_", only=True)
+        with failing(turn, Permanent("torn")):
+            drain(app)
+        assert app.output(id_, "shut") == {"pages": "dead"}
+        app.requeue(id_)
+        drain(app)
+        assert app.output(id_, "shut") == {"pages": "done"}
+
+
 def test_what_other_content_does_not_spawn_is_not_gathered(store_url: str) -> None:
     some, words = Pipeline("some"), Pipeline("words")
 

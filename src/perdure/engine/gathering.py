@@ -1,7 +1,8 @@
 """What became of all that a document spawned, for the stage that gathers it.
 
 Stages that an earlier generation saved are taken up, and with them the jobs that they spawned. So the outcomes of these
-count, too; and what did not end well is tried again, once in each generation, before anything is gathered.
+count, too; and what did not end well, or could not be repaired, is tried again, once in each generation, before
+anything is gathered.
 """
 
 from __future__ import annotations
@@ -16,25 +17,16 @@ from perdure.engine.journey import Journey
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.errors import LeaseLost
 from perdure.store.base import Store
-from perdure.store.operations import Save
+from perdure.store.operations import NewJob, Save
 
 
 async def gather(
     store: Store, journey: Journey, stage: AnyStage, pipelines: Mapping[str, Pipeline]
 ) -> Gathered | None:
     """What there is to gather before this stage; None while some of it has not ended."""
-    job, since = journey.job, _since(journey, pipelines[journey.job.pipeline], stage)
-    found = await store.gathered(job, since)
-    if found is None or since == job.generation:
-        return found
-    failed = await store.jobs_failed(job, since)
-    ours = await store.gathered(job, job.generation)
-    tried = ours.jobs if ours is not None else {}
-    again = tuple(
-        replace(first_job(pipelines[pipeline]), name=name, input=input)
-        for name, (pipeline, input) in failed.items()
-        if name not in tried and found.jobs.get(name) != "done" and pipeline in pipelines
-    )
+    job = journey.job
+    found = await store.gathered(job, _since(journey, stage))
+    again = () if found is None else await _again(store, journey, stage, pipelines)
     if not again:
         return found
     lane = fallback.lane(stage, job)
@@ -43,9 +35,36 @@ async def gather(
     return None
 
 
-def _since(journey: Journey, pipeline: Pipeline, stage: AnyStage) -> int:
+async def outdated(
+    store: Store, journey: Journey, stage: AnyStage, pipelines: Mapping[str, Pipeline]
+) -> bool:
+    """Whether a saved stage gathered for an earlier generation what is something else by now, or will be."""
+    job = journey.job
+    if not stage.gathers or journey.saved[stage.name].generation == job.generation:
+        return False
+    ours = await store.gathered(job, job.generation)
+    return ours is None or bool(ours.jobs or await _again(store, journey, stage, pipelines))
+
+
+async def _again(
+    store: Store, journey: Journey, stage: AnyStage, pipelines: Mapping[str, Pipeline]
+) -> tuple[NewJob, ...]:
+    """The jobs that are to be tried again, once in a generation."""
+    since = _since(journey, stage)
+    if since == journey.job.generation:
+        return ()
+    failed = await store.jobs_failed(journey.job, since)
+    return tuple(
+        replace(first_job(pipelines[pipeline]), name=name, input=input)
+        for name, (pipeline, input) in failed.items()
+        if pipeline in pipelines
+    )
+
+
+def _since(journey: Journey, stage: AnyStage) -> int:
     """The oldest generation of which a stage before this one was taken up."""
-    before = {one.name for one in pipeline.stages[: pipeline.stages.index(stage)]}
+    stages = stage.pipeline.stages
+    before = {one.name for one in stages[: stages.index(stage)]}
     taken = before - {made.stage for made in journey.outputs}
     generations = (journey.saved[name].generation for name in taken if name in journey.saved)
     return min(generations, default=journey.job.generation)

@@ -38,7 +38,7 @@ from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
-from perdure.engine.gathering import gather
+from perdure.engine.gathering import gather, outdated
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
 from perdure.engine.journey import Journey
@@ -148,6 +148,10 @@ class Runner:
                 journey.saved = saving.usable(saves, job, pipeline)
                 journey.earlier = saving.earlier(saves, job, pipeline)
                 journey.degraded = saving.degraded(saves, job)
+            if repairs(job.key) and await self.store.gathered(job, job.generation) is None:
+                return Spawning(
+                    job.stage
+                )  # what was made from the fallback must not come after what it makes
             await self._fetch(journey, claimed.document)
             while True:
                 try:
@@ -194,7 +198,12 @@ class Runner:
             journey.stage, journey.lane = stage.name, fallback.lane(stage, job)
             input_hash = saving.input_hash(journey.document, job, stage, journey.hashes)
             found = journey.saved.get(stage.name)
-            if found and stage.name not in journey.ignored and saving.matches(found, stage, input_hash):
+            if (
+                found
+                and stage.name not in journey.ignored
+                and saving.matches(found, stage, input_hash)
+                and not await outdated(self.store, journey, stage, self.pipelines)
+            ):
                 journey.hashes[stage.name] = found.output_hash
                 self.events.publish(
                     StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)

@@ -294,13 +294,15 @@ class Flush:
         state, generation, degraded, collection = found[0]
         if op.dead_only and state != "dead":
             return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
-        if state == "open":
-            if op.content is None:
-                return "refused: the document is still in progress; cancel it first"
+        if state == "open" and op.content is None:
+            return "refused: the document is still in progress; cancel it first"
+        if state == "open" or degraded:
             # what follows from generations that ended goes on: somebody was promised it
-            yield from self._cut_off(op.org, op.document_id, generation, "superseded by other content")
-        elif degraded:
-            yield from self._cut_off(op.org, op.document_id, generation + 1, "made anew with its document")
+            since = generation if state == "open" else generation + 1
+            made_anew = None if op.content is not None else op.job.pipeline
+            yield from self._cut_off(
+                op.org, op.document_id, since, "superseded by a new generation", made_anew
+            )
         self.counting.document(op.org, collection, state, "open")
         generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
         yield Query(self.sql.DEAD_DROP, (op.org, op.document_id))
@@ -327,14 +329,17 @@ class Flush:
         self.told.append(feed.entry(op.org, self.now_ms, "cancelled", op.document_id, reason=reason or ""))
         return "cancelled"
 
-    def _cut_off(self, org: str, document_id: str, since: int, reason: str) -> Steps[None]:
-        """End all jobs of the document from this generation on, and all repairs; a worker that runs one is fenced."""
-        for live in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since))):
+    def _cut_off(
+        self, org: str, document_id: str, since: int, reason: str, repaired: str | None = None
+    ) -> Steps[None]:
+        """End all jobs of the document from this generation on, and older repairs, all or of one pipeline; a worker
+        that runs one is fenced."""
+        for live in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since, repaired))):
             self.counting.left(live)
-        running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since))
+        running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since, repaired))
         if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
             yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
-        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, since, self.now_ms))
+        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, since, self.now_ms, repaired))
         self.keys |= {row[0] for row in freed if row[0] is not None}
         yield Query(self.sql.OUTBOX_WITHDRAW, (org, document_id))
 

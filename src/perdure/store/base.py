@@ -150,8 +150,8 @@ class Store(Protocol):
         None while some of it has not ended."""
 
     async def jobs_failed(self, job: Job, since: int) -> dict[str, tuple[str, bytes | None]]:
-        """Follow-up jobs of generations from `since` to before the job's that did not end well, as far as they are
-        known: by name, their pipeline and input."""
+        """Follow-up jobs of generations from `since` to before the job's that did not end well, or whose repair did
+        not, and were not tried since; as far as they are known. By name, their pipeline and input."""
 
     async def counted(self, name: str) -> int:
         """How often something happened since the store was made: `degraded`, `repaired`."""

@@ -380,7 +380,9 @@ class Dialect(CountingSql, ABC):
     )
     DOCUMENT_OPEN = (
         "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, degraded = FALSE, generation = generation + 1 "
+        "error_meta = NULL, generation = generation + 1, "
+        "degraded = degraded AND EXISTS (SELECT 1 FROM job j WHERE j.org = $1 AND j.document_id = $2 "
+        f"AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%') "
         "WHERE org = $1 AND id = $2 RETURNING generation"
     )
     DEAD_DROP = "DELETE FROM dead WHERE org = $1 AND document_id = $2"
@@ -395,18 +397,19 @@ class Dialect(CountingSql, ABC):
     )
     JOB_RUNNING = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.state = 'running' "
-        f"AND (j.generation >= $3 OR j.key LIKE '%/{REPAIR}%')"
+        f"AND (j.generation >= $3 OR j.key LIKE '%/{REPAIR}%' AND j.pipeline = coalesce(CAST($4 AS text), j.pipeline))"
     )
     JOBS_LIVE = (
         "SELECT key, queue, lane, CASE WHEN worker = 0 THEN 'remote' ELSE state END FROM job "
         "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL "
-        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%')"
+        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%' AND pipeline = coalesce(CAST($4 AS text), pipeline))"
     )
     JOB_CANCEL = (
         "UPDATE job SET state = 'cancelled', token = NULL, worker = NULL, lease_until_ms = NULL, "
         "finished_ms = $4, probe = NULL, home = NULL "
         "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL "
-        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%') RETURNING limit_key"
+        f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%' AND pipeline = coalesce(CAST($5 AS text), pipeline)) "
+        "RETURNING limit_key"
     )
     #: The main job of a document, if it neither runs nor has ended.
     JOB_WAITING = (
@@ -599,10 +602,12 @@ class Dialect(CountingSql, ABC):
     BEAT: str
     BEAT_HELD: str
     #: Whether something that the document of job j spawned has not ended. Of its jobs those that came after j: it
-    #: cannot have spawned others, and two that both gather would wait for each other.
+    #: cannot have spawned others, and two that both gather would wait for each other. A repair waits for all of them,
+    #: and nobody waits for a repair.
     _SPAWNED = (
         "EXISTS (SELECT 1 FROM document c WHERE c.org = j.org AND c.parent_id = j.document_id AND c.state = 'open') "
-        "OR EXISTS (SELECT 1 FROM job f WHERE f.org = j.org AND f.document_id = j.document_id AND f.id > j.id "
+        "OR EXISTS (SELECT 1 FROM job f WHERE f.org = j.org AND f.document_id = j.document_id AND f.id <> j.id "
+        f"AND (f.id > j.id OR j.key LIKE '%/{REPAIR}%') "
         f"AND f.finished_ms IS NULL AND f.key NOT LIKE '%/{REPAIR}%')"
     )
     GATHERED = (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from perdure.core.clock import Clock
 from perdure.core.gathered import Gathered
 from perdure.core.lane import needs_of
-from perdure.core.model import Job, is_gathered, job_name
+from perdure.core.model import Job, is_gathered, job_name, repairs
 from perdure.errors import InputInvalid
 from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
@@ -101,9 +101,21 @@ class Reading:
         return await self._read(steps)
 
     async def jobs_failed(self, job: Job, since: int) -> dict[str, tuple[str, bytes | None]]:
-        found = await self._rows(self.sql.JOBS_FAILED, job.org, job.document_id, since, job.generation)
-        named = {job_name(key, generation): (pipeline, input) for key, generation, pipeline, input in found}
-        return {name: known for name, known in named.items() if is_gathered(name)}
+        which = (job.org, job.document_id, since, job.generation)
+
+        def steps() -> Steps[dict[str, tuple[str, bytes | None]]]:
+            ended = yield Query(self.sql.FOLLOWED, which)
+            last = {job_name(key, generation): generation for key, generation, _ in ended}
+            failed = {}
+            for key, generation, pipeline, input in (yield Query(self.sql.JOBS_FAILED, which)):
+                name = job_name(key, generation)
+                if repairs(key) and pipeline != job.pipeline:
+                    name = pipeline  # what it was to repair
+                if is_gathered(name) and last.get(name, 0) <= generation:
+                    failed[name] = (pipeline, input)
+            return failed
+
+        return await self._read(steps)
 
     async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
         found = await self._rows(self.sql.SAVES, org, document_id, pipeline)

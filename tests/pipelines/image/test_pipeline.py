@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from perdure import RetryLater
 from perdure.calls import Dependency, Limiter, Policy, Timing
 from perdure.pipelines.image import describe as module
 from perdure.pipelines.image.metadata import FALLBACK
@@ -184,14 +183,44 @@ def test_one_that_was_cancelled_is_whole_when_it_is_requeued(store_url: str, ser
         assert metadata(app, id_)["description"] == "Four coloured fields"
 
 
-def test_a_repair_that_is_dead_fails_nothing(store_url: str, server: OpenAIServer) -> None:
-    """The variants come hours later than the description, which could neither be had nor repaired."""
+def test_what_could_not_be_repaired_is_asked_for_again_when_the_image_is_requeued(
+    store_url: str, server: OpenAIServer
+) -> None:
     server.always = said({"tags": []})
     with trial(images, store=store_url) as app:
         id_ = app.add(data=picture(), pipeline=images).id
-        late = [RetryLater("not yet", delay_s=20_000)]
-        with failing(generate_variants.stages[0], *late):
-            assert drain(app).done == 1
+        assert drain(app).done == 1
         repairs = [a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key]
-        assert repairs == [*["retry"] * 9, "dead"]  # it is more patient than the job was
+        assert [word for word in repairs if word != "gather"] == [
+            *["retry"] * 9,
+            "dead",
+        ]  # more patient than the job
         assert app.status(id_).degraded
+        app.requeue(id_)
+        drain(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
+        server.always = said(SEEN)
+        for _ in range(2):
+            app.requeue(id_)
+            drain(app)
+            assert (app.status(id_).state, app.status(id_).degraded) == ("done", False)
+            assert metadata(app, id_)["description"] == "Four coloured fields"
+            server.always = Fault(status=500)  # nobody is asked any more
+
+
+def test_an_image_that_is_requeued_before_it_is_repaired_stays_degraded_until_it_is(
+    store_url: str, server: OpenAIServer
+) -> None:
+    server.always = Fault(status=503)
+    with trial(images, store=store_url) as app:
+        id_ = app.add(data=picture(), pipeline=images).id
+        drain(app)
+        app.requeue(id_)
+        drain(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
+        asked = len(server.requests)
+        back(app, server)
+        drain(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", False)
+        assert metadata(app, id_)["description"] == "Four coloured fields"
+        assert len(server.requests) - asked == 1
