@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import operator, serving, why
+from perdure.cli.dead import dead
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
 from perdure.cli.simulate import simulate
@@ -278,6 +279,7 @@ def bench(
 
 
 app.add_typer(serving.keys, name="key")
+app.add_typer(dead, name="dead")
 for command in (*why.COMMANDS, *operator.COMMANDS, serving.serve, simulate, metrics, rules):
     app.command()(command)
 

@@ -132,8 +132,9 @@ class DeadVerbs(Desk):
         async with aclosing(exporting(self.store, self.blobs, choice, target)) as doing:
             async for told in doing:
                 yield told
-        what = f"dead: {choice.words}: {told.exported} exported to {target}"
-        await self.store.act(by, "export", choice.where.org, what, "")
+        if told.exported:
+            what = f"dead: {choice.words}: {told.exported} exported to {target}"
+            await self.store.act(by, "export", choice.where.org, what, "")
 
     async def import_(self, source: str | Path, *, who: str | None = None) -> Imported:
         answers: list[Answer] = []

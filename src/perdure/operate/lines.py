@@ -233,7 +233,7 @@ def _parsed(number: int, raw: bytes, content: bytes | Path | None) -> Read:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        return Read(number, None, content, f"{where}: {first['msg']}", id_)
+        return Read(number, None, content, f"it is no line of an export: {where}: {first['msg']}", id_)
     except InputInvalid as error:
         return Read(number, None, content, str(error), id_)
     except (ValueError, RecursionError) as error:

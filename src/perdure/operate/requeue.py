@@ -31,7 +31,7 @@ from perdure.store.sql_store import SqlStore
 
 BATCH = 100  # that are requeued in one transaction
 CANARY_WAIT_S = 600.0
-LOOK_S = 0.25  # between two looks at the canaries
+LOOK_S = 0.25  # between two looks at the canaries, or at the clock
 
 
 class RequeueOptions(TypedDict):
@@ -100,9 +100,9 @@ class Requeuing:
 
     async def run(self) -> AsyncGenerator[Requeued, None]:
         """Do it; tells after each step how far it is."""
-        now_ms = await self.store.now_ms()
-        before_ms = min(self.choice.where.before_ms or now_ms + 1, now_ms + 1)  # what dies again is not meant
-        self.choice = replace(self.choice, where=replace(self.choice.where, before_ms=before_ms))
+        if newest := await self.store.dead(self.choice.where, limit=1):  # what dies again is not meant
+            where = replace(self.choice.where, before_ms=newest[0].died_ms + 1)
+            self.choice = replace(self.choice, where=where)
         self._answered(self.choice.refused)
         dead = await count(self.store, self.choice)
         found = min(dead, self.limit if self.limit is not None else dead) + len(self.choice.refused)
@@ -130,8 +130,9 @@ class Requeuing:
                 if self._room() == 0:
                     break
                 continue
-            if self.rate is not None:
-                await asyncio.sleep(max(0.0, started_s + paced / self.rate - time.monotonic()))
+            while self.rate is not None and (early_s := started_s + paced / self.rate - time.monotonic()) > 0:
+                await asyncio.sleep(min(early_s, LOOK_S))
+                yield replace(self._told, answers=())  # so that it can be stopped
             paced += len(some)
             yield await self._send(some)
 
