@@ -40,6 +40,7 @@ from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
+from perdure.operate.webhooks import WebhookDesk
 from perdure.settings import Settings, using
 from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
@@ -48,6 +49,7 @@ from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kp
 from perdure.store.text import checked
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
+from perdure.watch.webhooks import Dispatcher
 
 if TYPE_CHECKING:
     from perdure.watch.serve import Scrape
@@ -80,7 +82,15 @@ class AddOptions(TypedDict, total=False):
     dedupe: bool
 
 
-class AsyncPerdure(DeadVerbs, Acting, Seeing, Working, KeyDesk, Sweeping):
+class AsyncPerdure(
+    DeadVerbs,
+    Acting,
+    Seeing,
+    Working,
+    KeyDesk,
+    Sweeping,
+    WebhookDesk,
+):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 
     def __init__(
@@ -153,6 +163,8 @@ class AsyncPerdure(DeadVerbs, Acting, Seeing, Working, KeyDesk, Sweeping):
 
     async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
+        webhooks = Dispatcher(self.store, self.settings.allow_loopback)
+        beside.append(asyncio.create_task(webhooks.run(), name="perdure-webhooks"))
         if self.meter is not None:
             beside.append(asyncio.create_task(self.meter.run(), name="perdure-meter"))
         if self.settings.rabbitmq_host:

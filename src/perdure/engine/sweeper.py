@@ -90,6 +90,7 @@ class Sweeper:
                 await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
                 await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
                 await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
+                await self.store.forget_deliveries(self.retention.feed_age_ms, CALLS_BATCH)
             except Exception as error:
                 swept.problems.append(("prune", error))
         return swept

@@ -277,6 +277,9 @@ class Store(Protocol):
     async def forget_onces(self, age_ms: int, limit: int) -> int:
         """Delete keys that were used once longer ago; how many."""
 
+    async def forget_deliveries(self, age_ms: int, limit: int) -> int:
+        """Delete deliveries to webhooks that were sent longer ago; how many."""
+
     async def forget_feed(self, age_ms: int, limit: int) -> int:
         """Delete what the feed tells of longer ago; how many entries."""
 

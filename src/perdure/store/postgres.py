@@ -19,6 +19,7 @@ from perdure.store.postgres_dialect import PostgresDialect
 
 T = TypeVar("T")
 LOCK_CLASSES = {
+    "webhooks": 0x7065726A,
     "push": 0x70657269,
     "worker": 0x70657264,
     "leader": 0x70657265,

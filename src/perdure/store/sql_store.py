@@ -47,6 +47,7 @@ from perdure.store.records import (
     WorkerRecord,
 )
 from perdure.store.stuck import StuckJobs
+from perdure.store.webhooks import Webhooks
 
 T = TypeVar("T")
 WAKE_S = 0.005
@@ -62,6 +63,7 @@ class SqlStore(
     StuckJobs,
     Onces,
     Keys,
+    Webhooks,
 ):
     """See `perdure.store.base.Store` for what each verb promises."""
 

@@ -193,6 +193,22 @@ CREATE TABLE feed (
 CREATE INDEX feed_org ON feed (org, change, number);
 CREATE INDEX feed_at ON feed (at_ms);
 
+-- Who is told of what happens (events of the feed, from `place` on), and every delivery of that.
+CREATE TABLE webhook (
+  id text COLLATE "C" PRIMARY KEY, org text COLLATE "C" NOT NULL, url text NOT NULL, events text NOT NULL, secret text NOT NULL,
+  place text NOT NULL, created_ms bigint NOT NULL
+);
+CREATE TABLE delivery (
+  id text COLLATE "C" PRIMARY KEY, webhook text COLLATE "C" NOT NULL, org text COLLATE "C" NOT NULL, name text NOT NULL,
+  document_id text COLLATE "C" NOT NULL, body text NOT NULL,
+  state text NOT NULL CHECK (state IN ('waiting', 'sent', 'dead')), tries int NOT NULL DEFAULT 0,
+  created_ms bigint NOT NULL, due_ms bigint NOT NULL, ended_ms bigint, status_code int, error text,
+  CHECK ((state = 'waiting') = (ended_ms IS NULL))
+);
+CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiting';
+CREATE INDEX delivery_org ON delivery (org, id);
+CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
+
 -- Who may use the HTTP API, as whom and for what; `secret` is a hash of it.
 CREATE TABLE api_key (
   id text COLLATE "C" PRIMARY KEY, org text COLLATE "C" NOT NULL, name text NOT NULL, secret text NOT NULL, scopes text NOT NULL,

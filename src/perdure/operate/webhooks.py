@@ -1,0 +1,74 @@
+"""Webhooks: who is told of what happens to an organisation's documents."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from perdure.calls.addresses import check_url
+from perdure.core.model import ORG_DEFAULT
+from perdure.errors import InputInvalid, Permanent
+from perdure.operate.desk import Desk
+from perdure.store.feed import NAMES
+from perdure.store.text import checked
+from perdure.store.webhooks import Delivery, Webhook
+
+#: What one is told of unless it asks for something else.
+USUAL = tuple(f"document.{word}" for word in ("done", "dead", "held", "degraded", "repaired"))
+STATES = ("waiting", "sent", "dead")
+PER_ORG_MAX = 50
+
+
+class WebhookDesk(Desk):
+    """The verbs about webhooks."""
+
+    async def add_webhook(
+        self, url: str, *, events: Sequence[str] = (), org: str = ORG_DEFAULT, who: str | None = None
+    ) -> Webhook:
+        """Tell this URL of what happens from now on; its `secret` is for checking signatures."""
+        wanted = tuple(dict.fromkeys(events)) or USUAL
+        if unknown := sorted(set(wanted) - set(NAMES)):
+            raise InputInvalid(
+                f"there is no event {unknown[0]!r}; there are {', '.join(NAMES)}", code="event_unknown"
+            )
+        try:
+            address = check_url(url, allow_loopback=self.settings.allow_loopback)
+        except Permanent as refused:
+            raise InputInvalid(str(refused), code=refused.code) from None
+        whose = checked(org, "the organisation", 100)
+        if len(await self.store.webhooks(whose)) >= PER_ORG_MAX:
+            raise InputInvalid(
+                f"an organisation has at most {PER_ORG_MAX} webhooks; remove one first",
+                code="webhooks_too_many",
+            )
+        place = await self.store.feed_end()
+        new = Webhook(
+            secrets.token_hex(8), whose, address, wanted, f"whsec_{secrets.token_urlsafe(32)}", place, 0
+        )
+        return await self.store.add_webhook(new, self._who(who))
+
+    async def webhooks(self, org: str | None = None) -> list[Webhook]:
+        """All of them, or an organisation's."""
+        return await self.store.webhooks(org)
+
+    async def remove_webhook(self, id_: str, *, org: str = ORG_DEFAULT, who: str | None = None) -> None:
+        """Tell it nothing more, not even what waits; InputInvalid where there is none."""
+        if not await self.store.drop_webhook(org, checked(id_, "the id", 100), self._who(who)):
+            raise InputInvalid(
+                f"there is no webhook {id_} here; `perdure webhook list` shows all", code="webhook_unknown"
+            )
+
+    async def deliveries(
+        self, *, org: str = ORG_DEFAULT, webhook: str | None = None, state: str | None = None, after: str | None = None,
+        limit: int = 100,
+    ) -> list[Delivery]:  # fmt: skip
+        """What was sent, waits to be sent, or was given up."""
+        if state is not None and state not in STATES:
+            raise InputInvalid(f"a delivery is one of {', '.join(STATES)}, not {state}", code="state_unknown")
+        return await self.store.deliveries(org, webhook, state, after, limit)
+
+    async def retry_deliveries(
+        self, id_: str | None = None, *, org: str = ORG_DEFAULT, who: str | None = None
+    ) -> int:
+        """Send what was given up again, all or one; how many."""
+        return await self.store.retry_deliveries(org, id_, self._who(who))

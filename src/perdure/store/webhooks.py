@@ -1,0 +1,227 @@
+"""Webhooks: who wants to be told of what happened to an organisation's documents, and every delivery of that.
+
+What they are told comes from the feed; a webhook's `place` is how far it was read. Deliveries are made in the
+transaction that moves the place on, so that each event becomes one delivery, whoever dies in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perdure.core.frozen import frozen
+from perdure.store.base import Query, Row, Steps
+from perdure.store.feed import Happened
+from perdure.store.text import cleaned
+
+ADD = "INSERT INTO webhook (id, org, url, events, secret, place, created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+_WEBHOOK = "SELECT id, org, url, events, secret, place, created_ms FROM webhook"
+ALL = f"{_WEBHOOK} ORDER BY org, created_ms, id"
+DROP = "DELETE FROM webhook WHERE org = $1 AND id = $2 RETURNING url"
+DROP_DELIVERIES = "DELETE FROM delivery WHERE webhook = $1"
+MOVE = "UPDATE webhook SET place = $3 WHERE id = $1 AND place = $2 RETURNING id"
+NEW = (
+    "INSERT INTO delivery (id, webhook, org, name, document_id, body, state, created_ms, due_ms) "
+    "VALUES ($1, $2, $3, $4, $5, $6, 'waiting', $7, $7) ON CONFLICT DO NOTHING"
+)
+_DELIVERY = (
+    "SELECT d.id, d.webhook, d.org, d.name, d.document_id, d.body, d.state, d.tries, d.created_ms, d.due_ms, "
+    "d.ended_ms, d.status_code, d.error FROM delivery d"
+)
+DUE = f"{_DELIVERY} WHERE d.state = 'waiting' AND d.webhook = $1 AND d.due_ms <= $2 ORDER BY d.due_ms, d.id LIMIT $3"
+LIST = (
+    f"{_DELIVERY} WHERE d.org = $1 AND (CAST($2 AS text) IS NULL OR d.webhook = $2) "
+    "AND (CAST($3 AS text) IS NULL OR d.state = $3) AND (CAST($4 AS text) IS NULL OR d.id < $4) "
+    "ORDER BY d.id DESC LIMIT $5"
+)
+END = (
+    "UPDATE delivery SET state = $2, tries = tries + 1, due_ms = $3, ended_ms = $4, status_code = $5, error = $6 "
+    "WHERE id = $1 AND state = 'waiting'"
+)
+AGAIN = (
+    "UPDATE delivery SET state = 'waiting', tries = 0, due_ms = $3, ended_ms = NULL WHERE org = $1 "
+    "AND state = 'dead' AND (CAST($2 AS text) IS NULL OR id = $2) RETURNING id"
+)
+COUNTS = "SELECT webhook, state, count(*) FROM delivery WHERE org = $1 GROUP BY webhook, state"
+FORGET = (
+    "DELETE FROM delivery WHERE id IN (SELECT id FROM delivery WHERE state = 'sent' AND ended_ms < $1 "
+    "ORDER BY ended_ms LIMIT $2) RETURNING id"
+)
+
+
+@frozen
+class Webhook:
+    """Who wants to be told: `events` names of the feed; the secret signs what is sent."""
+
+    id: str
+    org: str
+    url: str
+    events: tuple[str, ...]
+    secret: str
+    place: str
+    created_ms: int
+
+
+@frozen
+class Delivery:
+    """One event on its way to one webhook: `waiting`, `sent` or `dead`. Its id is the same at every try."""
+
+    id: str
+    webhook: str
+    org: str
+    name: str
+    document_id: str
+    body: str
+    state: str
+    tries: int
+    created_ms: int
+    due_ms: int
+    ended_ms: int | None
+    status_code: int | None
+    error: str | None
+
+
+def body_of(event: Happened, id_: str) -> str:
+    """What is sent."""
+    about = {
+        "id": id_,
+        "event": event.name,
+        "at_ms": event.at_ms,
+        "document_id": event.document_id,
+        "data": event.data,
+    }
+    return json.dumps(about, ensure_ascii=False)
+
+
+class Webhooks:
+    """The store's verbs about webhooks."""
+
+    sql: Any
+    clock: Any
+    driver: Any
+    _rows: Callable[..., Any]
+    _write: Callable[[Callable[[], Steps[Any]]], Any]
+
+    async def add_webhook(self, webhook: Webhook, by: str) -> Webhook:
+        """Tell it of what happens from its place on."""
+        w, clock = webhook, self.clock.now_ms()
+
+        def steps() -> Steps[int]:
+            now: int = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            yield Query(ADD, (w.id, w.org, w.url, ",".join(w.events), w.secret, w.place, now))
+            yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, w.url))
+            return now
+
+        return Webhook(w.id, w.org, w.url, w.events, w.secret, w.place, await self._write(steps))
+
+    async def webhooks(self, org: str | None = None) -> list[Webhook]:
+        """All of them, or an organisation's."""
+        found = [
+            Webhook(id_, whose, url, tuple(events.split(",")), secret, place, created_ms)
+            for id_, whose, url, events, secret, place, created_ms in await self._rows(ALL)
+        ]
+        return [one for one in found if org in (None, one.org)]
+
+    async def drop_webhook(self, org: str, id_: str, by: str) -> bool:
+        """Tell it nothing more; False where there is none."""
+        clock = self.clock.now_ms()
+
+        def steps() -> Steps[bool]:
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            gone = yield Query(DROP, (org, id_))
+            if gone:
+                yield Query(DROP_DELIVERIES, (id_,))
+                yield Query(self.sql.ACT_ADD, (now, by, "webhook-drop", org, id_, gone[0][0]))
+            return bool(gone)
+
+        return bool(await self._write(steps))
+
+    async def tell_webhook(self, webhook: Webhook, events: Sequence[Happened]) -> None:
+        """Make deliveries of those that it wants, and go on behind the last; nothing if somebody else has."""
+        clock = self.clock.now_ms()
+        rows: list[tuple[str, Happened]] = [
+            (f"{webhook.id}-{_sortable(one.place)}", one) for one in events if one.name in webhook.events
+        ]
+
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            if not (yield Query(MOVE, (webhook.id, webhook.place, events[-1].place))):
+                return
+            for id_, one in rows:
+                yield Query(
+                    NEW, (id_, webhook.id, webhook.org, one.name, one.document_id, body_of(one, id_), now)
+                )
+
+        await self._write(steps)
+
+    async def deliveries_due(self, webhook: str, limit: int) -> list[Delivery]:
+        """What the webhook is to be told now, the oldest first."""
+        now = self.clock.now_ms() or await self.now_ms()
+        return [Delivery(*row) for row in await self._rows(DUE, webhook, now, limit)]
+
+    async def deliveries(
+        self, org: str, webhook: str | None = None, state: str | None = None, after: str | None = None,
+        limit: int = 100,
+    ) -> list[Delivery]:  # fmt: skip
+        """Deliveries of an organisation, newest first within a webhook."""
+        return [Delivery(*row) for row in await self._rows(LIST, org, webhook, state, after, limit)]
+
+    async def end_delivery(
+        self, id_: str, state: str, *, delay_ms: int = 0, status: int | None = None, error: str | None = None
+    ) -> None:
+        """What came of a try: it was sent, is given up, or is tried again after a delay."""
+        clock = self.clock.now_ms()
+
+        def steps() -> Steps[None]:
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            ended = None if state == "waiting" else now
+            said = cleaned(error) if error is not None else None
+            yield Query(END, (id_, state, now + delay_ms, ended, status, said))
+
+        await self._write(steps)
+
+    async def retry_deliveries(self, org: str, id_: str | None, by: str) -> int:
+        """Send dead ones again, or one of them; how many."""
+        clock = self.clock.now_ms()
+
+        def steps() -> Steps[int]:
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            again = yield Query(AGAIN, (org, id_, now))
+            yield Query(
+                self.sql.ACT_ADD, (now, by, "webhook-retry", org, id_ or "all", f"{len(again)} deliveries")
+            )
+            return len(again)
+
+        return int(await self._write(steps))
+
+    async def delivery_counts(self, org: str) -> dict[str, dict[str, int]]:
+        """How many deliveries of each webhook wait, were sent or are dead."""
+        counts: dict[str, dict[str, int]] = {}
+        for webhook, state, number in await self._rows(COUNTS, org):
+            counts.setdefault(webhook, {})[state] = number
+        return counts
+
+    async def forget_deliveries(self, age_ms: int, limit: int) -> int:
+        """Delete those that were sent longer ago; dead ones stay until somebody looks."""
+        clock = self.clock.now_ms()
+
+        def steps() -> Steps[list[Row]]:
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            return (yield Query(FORGET, (now - age_ms, limit)))
+
+        return len(await self._write(steps))
+
+    async def lead_webhooks(self) -> bool:
+        """Become, or stay, the one who sends."""
+        return bool(await self.driver.lock("webhooks", 0))
+
+    async def leave_webhooks(self) -> None:
+        await self.driver.unlock("webhooks", 0)
+
+    now_ms: Callable[[], Any]
+
+
+def _sortable(place: str) -> str:
+    change, number = place.split("-")
+    return f"{int(change):015x}-{int(number):015x}"

@@ -1,0 +1,151 @@
+"""Tells webhooks what happened: signed, tried again as calls are, given up visibly. One worker at a time does it.
+
+Every try goes to an address that was checked, as for documents that are fetched: a webhook cannot be used to reach
+into the network of the server. A webhook that is slow or away delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import httpcore2
+
+from perdure import __version__
+from perdure.calls import addresses
+from perdure.calls.classify import classify
+from perdure.calls.jitter import FullJitter
+from perdure.calls.retry_after import hint_s
+from perdure.calls.wire import Resolve, Wire, resolve, tls_context
+from perdure.core.frozen import frozen
+from perdure.errors import PerdureError, StoreError
+from perdure.store.sql_store import SqlStore
+from perdure.store.webhooks import Delivery, Webhook
+from perdure.watch.signing import HEADER, sign
+
+log = logging.getLogger("perdure.webhooks")
+POLL_S, FOLLOW_S = 1.0, 5.0
+BATCH = 100
+AT_ONCE = 4  # per webhook
+TRIES_MAX = 10
+BACKOFF = FullJitter(base_s=10.0, cap_s=3600.0)
+TOTAL_S = 15.0
+ANSWER_BYTES_MAX = 64 * 1024
+#: Besides all from 500 on.
+AGAIN = frozenset({408, 425, 429})
+WAIT_MS_MAX = 24 * 3_600_000
+
+
+@frozen
+class Tried:
+    """What came of one try."""
+
+    ok: bool
+    again: bool = False
+    status: int | None = None
+    error: str | None = None
+    wait_s: float | None = None  # that was asked for
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Sends what is due, until it is cancelled."""
+
+    store: SqlStore
+    allow_loopback: bool = False
+    resolve: Resolve = resolve
+    poll_s: float = POLL_S
+    _sending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Take the lead when nobody has it; neither the store nor a webhook need be there."""
+        try:
+            while True:
+                led = False
+                try:
+                    if led := await self.store.lead_webhooks():
+                        await self.turn()
+                except StoreError:
+                    led = False
+                except Exception:
+                    log.exception("webhooks could not be told")
+                await asyncio.sleep(self.poll_s if led else FOLLOW_S)
+        finally:
+            for task in self._sending.values():
+                task.cancel()
+            with suppress(PerdureError, OSError):
+                await self.store.leave_webhooks()
+
+    async def turn(self) -> None:
+        """Make deliveries of what happened, and begin to send what is due; a webhook at work is left to it."""
+        for webhook in await self.store.webhooks():
+            at = webhook
+            while events := await self.store.feed(at.org, at.place, BATCH):
+                await self.store.tell_webhook(at, events)
+                at = replace(at, place=events[-1].place)
+            running = self._sending.get(webhook.id)
+            if running is None or running.done():
+                self._sending[webhook.id] = asyncio.create_task(self._send_due(webhook))
+
+    async def _send_due(self, webhook: Webhook) -> None:
+        try:
+            while due := await self.store.deliveries_due(webhook.id, AT_ONCE):
+                await asyncio.gather(*(self._deliver(webhook, one) for one in due))
+        except StoreError:
+            return  # the next turn tries again
+        except Exception:
+            log.exception("webhook %s could not be told", webhook.id)
+
+    async def _deliver(self, webhook: Webhook, delivery: Delivery) -> None:
+        tried = await self._try(webhook, delivery)
+        state = (
+            "sent" if tried.ok else "waiting" if tried.again and delivery.tries + 1 < TRIES_MAX else "dead"
+        )
+        wait_s = max(BACKOFF.delay_s(delivery.tries, random.random), tried.wait_s or 0.0)
+        delay_ms = min(WAIT_MS_MAX, int(wait_s * 1000)) if state == "waiting" else 0
+        if state == "dead":
+            log.warning("delivery %s to %s is given up: %s", delivery.id, webhook.url, tried.error)
+        await self.store.end_delivery(
+            delivery.id, state, delay_ms=delay_ms, status=tried.status, error=tried.error
+        )
+
+    async def _try(self, webhook: Webhook, delivery: Delivery) -> Tried:
+        try:
+            async with asyncio.timeout(TOTAL_S):
+                return await self._post(webhook, delivery)
+        except PerdureError as error:
+            return Tried(False, classify(error).again, error=f"{error.code}: {error}")
+        except Exception as error:
+            return Tried(False, True, error=f"{type(error).__name__}: {error}")
+
+    async def _post(self, webhook: Webhook, delivery: Delivery) -> Tried:
+        url = addresses.parse(webhook.url, allow_loopback=self.allow_loopback)
+        named = addresses.literal(url.host) is None
+        found = await self.resolve(url.host, url.port) if named else [url.host]
+        wire = Wire(addresses.checked(url.host, found, allow_loopback=self.allow_loopback), ANSWER_BYTES_MAX)
+        body, scheme, host = delivery.body.encode(), url.scheme.encode(), url.host.encode()
+        headers = [
+            ("Host", url.authority), ("Content-Type", "application/json"), ("Content-Length", str(len(body))),
+            ("User-Agent", f"Perdure/{__version__}"), ("Connection", "close"), ("Perdure-Event", delivery.name),
+            ("Perdure-Delivery", delivery.id), (HEADER, sign(webhook.secret, body, int(time.time()))),
+        ]  # fmt: skip
+        connection = httpcore2.AsyncHTTPConnection(
+            httpcore2.Origin(scheme, host, url.port), network_backend=wire,
+            ssl_context=tls_context() if url.scheme == "https" else None,
+        )  # fmt: skip
+        target = httpcore2.URL(scheme=scheme, host=host, port=url.port, target=url.target.encode())
+        try:
+            answer = await connection.handle_async_request(
+                httpcore2.Request("POST", target, headers=headers, content=body)
+            )
+        finally:
+            await connection.aclose()
+        if 200 <= answer.status < 300:
+            return Tried(True, status=answer.status)
+        asked = hint_s(answer.headers)
+        again = answer.status in AGAIN or answer.status >= 500
+        return Tried(False, again, answer.status, f"answered {answer.status}", asked)

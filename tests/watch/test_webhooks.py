@@ -1,0 +1,247 @@
+"""Webhooks are told of everything once it has happened: signed, again after failures, and visibly not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Document, Permanent, Pipeline
+from perdure.calls.jitter import FullJitter
+from perdure.errors import InputInvalid
+from perdure.service import AsyncPerdure
+from perdure.settings import Settings
+from perdure.watch import webhooks
+from perdure.watch.signing import sign, verify
+from perdure.watch.webhooks import Dispatcher
+
+notes = Pipeline("notes", attempts=1)
+
+
+@notes.stage
+def read(doc: Document) -> str:
+    if doc.text == "bad":
+        raise Permanent("not_good", "it is bad")
+    return doc.text
+
+
+class Receiver:
+    """An HTTP server that keeps what it was sent and answers as it is told."""
+
+    def __init__(self, *answers: str) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self._answers = list(answers)
+
+    async def __aenter__(self) -> Receiver:
+        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/hook"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers["content-length"]))
+        self.got.append((headers, body))
+        status = self._answers.pop(0) if self._answers else "200 OK"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+
+def app(store_url: str) -> AsyncPerdure:
+    return AsyncPerdure(store_url, pipelines=[notes], settings=Settings(allow_loopback=True))
+
+
+async def until(found: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(30):
+        while not (made := found()):
+            await asyncio.sleep(0.02)
+    return made
+
+
+async def dispatched(service: AsyncPerdure, done: Callable[[], Any]) -> None:
+    """Run a dispatcher until something holds."""
+    task = asyncio.create_task(Dispatcher(service.store, True, poll_s=0.02).run())
+    try:
+        await until(done)
+        await asyncio.sleep(0.1)  # whatever follows of it
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_the_ends_of_documents_are_told_signed_and_once(store_url: str) -> None:
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver() as receiver, Receiver() as other:
+            hook = await service.add_webhook(receiver.url)
+            await service.add_webhook(other.url, org="zeta")
+            good = await service.add(text="good", pipeline=notes)
+            bad = await service.add(text="bad", pipeline=notes)
+            await service.run_until_idle()
+            await dispatched(service, lambda: len(receiver.got) >= 2)
+
+            told = {json.loads(body)["event"]: json.loads(body) for _, body in receiver.got}
+            assert len(receiver.got) == 2
+            assert told["document.done"]["document_id"] == good.id
+            assert told["document.dead"]["document_id"] == bad.id
+            assert told["document.dead"]["data"]["error"]["code"] == "not_good"
+            for headers, body in receiver.got:
+                assert verify(hook.secret, headers["perdure-signature"], body)
+                assert not verify("other", headers["perdure-signature"], body)
+                assert headers["perdure-delivery"] == json.loads(body)["id"]
+            assert other.got == []
+            counts = await service.store.delivery_counts("default")
+            assert counts[hook.id] == {"sent": 2}
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_a_webhook_that_fails_is_tried_again_under_the_same_id(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "BACKOFF", FullJitter(0.01, 0.01))
+
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver("503 Away", "429 Slowly", "200 OK") as receiver:
+            hook = await service.add_webhook(receiver.url, events=["document.done"])
+            await service.add(text="good", pipeline=notes)
+            await service.run_until_idle()
+            await dispatched(service, lambda: len(receiver.got) >= 3)
+            assert len({headers["perdure-delivery"] for headers, _ in receiver.got}) == 1
+            assert [(d.state, d.tries) for d in await service.deliveries(webhook=hook.id)] == [("sent", 3)]
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_what_is_given_up_is_visible_and_can_be_sent_again(store_url: str) -> None:
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver("404 Gone") as receiver:
+            hook = await service.add_webhook(receiver.url)
+            await service.add(text="good", pipeline=notes)
+            await service.run_until_idle()
+            await dispatched(service, lambda: receiver.got)
+            dead = await service.deliveries(state="dead")
+            assert [(d.status_code, d.error, d.webhook) for d in dead] == [(404, "answered 404", hook.id)]
+            assert await service.retry_deliveries(org="zeta") == 0
+            assert await service.retry_deliveries() == 1
+            await dispatched(service, lambda: len(receiver.got) == 2)
+            assert [d.state for d in await service.deliveries()] == ["sent"]
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_one_that_is_away_delays_no_other_and_is_told_later(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "BACKOFF", FullJitter(30, 30))
+
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver() as receiver, Receiver() as gone:
+            await service.add_webhook(gone.url)
+            await gone.__aexit__()
+            await service.add_webhook(receiver.url)
+            for n in range(5):
+                await service.add(text=f"{n}", pipeline=notes)
+            await service.run_until_idle()
+            await dispatched(service, lambda: len(receiver.got) == 5)
+            waiting = await service.deliveries(state="waiting")
+            assert len(waiting) == 5
+            assert "ConnectError" in str(waiting[0].error) or waiting[0].tries == 0
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_two_dispatchers_send_each_event_once(store_url: str) -> None:
+    async def play() -> None:
+        service, second = app(store_url), app(store_url)
+        await service.start()
+        await second.start()
+        async with Receiver() as receiver:
+            await service.add_webhook(receiver.url)
+            for n in range(20):
+                await service.add(text=f"{n}", pipeline=notes)
+            await service.run_until_idle()
+            await asyncio.gather(
+                dispatched(service, lambda: len(receiver.got) >= 20),
+                dispatched(second, lambda: len(receiver.got) >= 20),
+            )
+            assert (
+                len({headers["perdure-delivery"] for headers, _ in receiver.got}) == len(receiver.got) == 20
+            )
+        await second.close()
+        await service.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("http://10.0.0.8/x", "address_forbidden"),
+        ("http://169.254.169.254/latest", "address_forbidden"),
+        ("ftp://example.org", "scheme_forbidden"),
+        ("nonsense", "url_invalid"),
+    ],
+)
+def test_addresses_within_the_network_are_refused(tmp_path: Path, url: str, code: str) -> None:
+    async def play() -> None:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/perdure.db", pipelines=[notes])
+        await service.start()
+        with pytest.raises(InputInvalid) as refused:
+            await service.add_webhook(url)
+        assert refused.value.code == code
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_a_name_that_leads_into_the_network_is_given_no_connection(tmp_path: Path) -> None:
+    async def play() -> None:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/perdure.db", pipelines=[notes])
+        await service.start()
+        hook = await service.add_webhook("https://example.org/x")
+        await service.add(text="good", pipeline=notes)
+        await service.run_until_idle()
+
+        async def inside(host: str, port: int) -> list[str]:
+            return ["127.0.0.1"]
+
+        task = asyncio.create_task(Dispatcher(service.store, False, inside, 0.02).run())
+        async with asyncio.timeout(20):
+            while not (dead := await service.deliveries(state="dead", webhook=hook.id)):
+                await asyncio.sleep(0.02)
+        task.cancel()
+        assert "address_forbidden" in str(dead[0].error)
+        await service.close()
+
+    asyncio.run(play())
+
+
+def test_a_signature_is_good_for_its_body_its_secret_and_a_while() -> None:
+    header = sign("secret", b"body", 1000)
+    assert verify("secret", header, b"body", now_s=1200)
+    assert not verify("secret", header, b"body", now_s=1301)
+    assert not verify("secret", header, b"other", now_s=1000)
+    assert not verify("another", header, b"body", now_s=1000)
+    assert not verify("secret", header.replace("t=1000", "t=1100"), b"body", now_s=1100)
+    for nonsense in ("", "t=,v1=", "v1=" + "0" * 64, header + ",v1=" + "0" * 64):
+        assert not verify("secret", nonsense, b"body", now_s=1000)
