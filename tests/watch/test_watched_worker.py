@@ -27,11 +27,7 @@ from tests.watch.test_dashboard import QUERIES
 TEXTS = ("light", "lighter", "heavy", "stumbles", "dies", "kills")
 WORK_S = 60.0
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-PENDING = {
-    "perdure_documents",
-    "perdure_escalation_tier",
-    "perdure_audit_difference",
-}  # fmt: skip
+PENDING = {"perdure_audit_difference"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -93,19 +89,29 @@ def working(found: Worked) -> Iterator[Worked]:
             )
         try:
             until_ready(found.metrics, worker)
-            time.sleep(1.5)  # a Prometheus that saw the counters at 0 sees them rise
+            # a Prometheus that saw the counters at 0 sees them rise
+            until_scraped(found.prometheus, 'perdure_attempts_total{outcome="done"} == 0')
             for texts in (TEXTS[:-1], TEXTS[-1:]):  # a process that is killed takes its last spans along
                 for text in texts:
                     meta = {"traceparent": TRACEPARENT} if text == "heavy" else {}
                     added = app.add(text=text, pipeline=shop, collection="parcels", meta=meta)
                     found.ids[text] = added.id
                 until_ended(app, len(found.ids), directory / "log")
-                time.sleep(1.0)
-            time.sleep(1.5)  # what services do is noted every second, and scraped every second
+                time.sleep(1.0)  # spans are sent, and what services do is noted every second
+            until_scraped(found.prometheus, 'perdure_attempts_total{outcome="done"} == 5')
+            until_scraped(found.prometheus, 'perdure_documents{collection="parcels", state="done"} == 5')
             yield found
         finally:
             worker.terminate()
             worker.wait(20)
+
+
+def until_scraped(address: str, expression: str) -> None:
+    """Wait until a Prometheus knows of it."""
+    give_up_s = time.monotonic() + WORK_S
+    while not asked(address, expression):
+        assert time.monotonic() < give_up_s, f"never seen: {expression}"
+        time.sleep(0.2)
 
 
 def until_ended(app: Perdure, count: int, log: Path) -> None:
@@ -161,6 +167,12 @@ def test_calls_are_counted_in_threads_and_in_cells(worked: Worked) -> None:
 def test_the_store_is_told_of_as_well(worked: Worked) -> None:
     assert worked.value("perdure_workers") == 1
     assert worked.value("perdure_queue_depth", queue="documents", state="queued") == 0
+    assert worked.value("perdure_documents", collection="parcels", state="done") == 5
+    assert worked.value("perdure_documents", collection="parcels", state="dead") == 1
+    assert worked.value("perdure_documents_open", state="held") == 0
+    assert worked.value("retry_job_failed_documents", collection="parcels") == 1
+    assert worked.value("retry_job_stuck_documents", collection="archives") == 0
+    assert worked.value("perdure_escalation_tier") == 1
     assert worked.value("perdure_dependency_held_seconds", dependency="scale") == 0
     assert worked.value("perdure_heartbeat_age_seconds") == 0
     assert not [

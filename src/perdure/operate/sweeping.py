@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 
-from perdure.core.escalation import Escalation, escalation
+from perdure.core.escalation import Escalation
 from perdure.core.events import Events
 from perdure.core.frozen import frozen
 from perdure.core.stuck import StuckPolicy
 from perdure.engine.stuck import StuckRun
 from perdure.engine.sweeper import Retention, Sweeper
-from perdure.store.records import RetryJob
 from perdure.store.sql_store import SqlStore
-
-
-def escalated(told: RetryJob, now_ms: int) -> Escalation:
-    """Who should look, by what the sweeps found and what is dead."""
-    return escalation(
-        now_ms, stuck=sum(told.stuck.values()), stuck_since_ms=told.stuck_since_ms, dead=sum(told.failed.values()),
-        exhausted=sum(told.exhausted.values()), exhausted_since_ms=told.exhausted_since_ms,
-    )  # fmt: skip
+from perdure.store.stuck import escalated
 
 
 @frozen

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.core.clock import Clock
+from perdure.core.escalation import Escalation, escalation
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.core.outcome import Dead
@@ -297,3 +298,11 @@ class StuckJobs:
 def _every(labels: Sequence[str], known: dict[str, int]) -> dict[str, int]:
     """With 0 for those that nothing was counted of yet."""
     return dict.fromkeys(labels, 0) | known
+
+
+def escalated(told: RetryJob, now_ms: int) -> Escalation:
+    """Who should look, by what the sweeps found and what is dead."""
+    return escalation(
+        now_ms, stuck=sum(told.stuck.values()), stuck_since_ms=told.stuck_since_ms, dead=sum(told.failed.values()),
+        exhausted=sum(told.exhausted.values()), exhausted_since_ms=told.exhausted_since_ms,
+    )  # fmt: skip

@@ -25,9 +25,10 @@ SIZES: tuple[tuple[int, str], ...] = ((64 << 10, "64KiB"), (1 << 20, "1MiB"), (1
 LARGER = "larger"
 
 OUTCOMES = ("done", "answered", "retry", "rescheduled", "later", "hold", "gather", "dead")
-STATES = ("queued", "running", "waiting", "held", "done", "dead", "cancelled")
-#: What jobs of a queue may be; `parked` ones are over a limit.
-JOB_STATES = ("queued", "running", "waiting", "parked", "held")
+STATES = ("open", "done", "dead", "cancelled")
+OPEN_STATES = ("queued", "running", "waiting", "held")
+#: What jobs of a queue may be; `parked` ones are over a limit, `remote` are those running ones that others work on.
+JOB_STATES = ("queued", "running", "remote", "waiting", "parked", "held", "paused")
 STATUSES = ("success", "partial", "failure")
 COLLECTIONS = ("archives", "chunks", "documents", "images", "messages", "threads")
 BREAKER_STATES = ("closed", "half_open", "open")
@@ -88,8 +89,12 @@ RETRY_JOB = (
 
 _DOCUMENTS = (
     _gauge(
-        "perdure_documents", ("collection", "state"), "Documents by state.",
+        "perdure_documents", ("collection", "state"), "Documents by state: open, done, dead, cancelled.",
         tuple((collection, state) for collection in COLLECTIONS for state in STATES),
+    ),
+    _gauge(
+        "perdure_documents_open", ("state",), "Those that are open: queued, running, waiting, held.",
+        tuple((state,) for state in OPEN_STATES),
     ),
     _gauge("perdure_queue_depth", ("queue", "state"), "Jobs of a queue that have not ended."),
     _gauge("perdure_queue_oldest_seconds", ("queue",), "For how long the oldest ready job has been waiting."),

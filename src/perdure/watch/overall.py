@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 
 from perdure.store.sql_store import SqlStore
+from perdure.store.stuck import escalated
 from perdure.watch.board import Board, Key
-from perdure.watch.metrics import BY_NAME, COLLECTIONS, JOB_STATES, LABEL_VALUES_MAX, OTHER, label
+from perdure.watch.metrics import BY_NAME, COLLECTIONS, JOB_STATES, LABEL_VALUES_MAX, OTHER, STATES, label
 
 FRESH_S = 3.0
 PATIENCE_S = 5.0
@@ -78,9 +79,16 @@ async def _pulse(to: Overall) -> None:
     to.put("perdure_chunk_deletions_unexpected_total", value=pulse.chunks_lost)
 
 
-async def _queues(to: Overall) -> None:
-    now_ms = await to.store.now_ms()
-    queues, tally = await to.store.queues(), await to.store.tally()
+async def _counts(to: Overall) -> None:
+    now_ms, queues, counts = await to.store.now_ms(), await to.store.queues(), await to.store.counts()
+    to.start("perdure_documents")
+    collections = _told_apart(collection for _, collection in counts.documents)
+    for (_, collection), states in counts.documents.items():
+        for state in STATES:
+            to.add("perdure_documents", collections[collection], state, value=states.get(state, 0))
+    to.start("perdure_documents_open")
+    for state, count in counts.live.items():
+        to.put("perdure_documents_open", state, value=count)
     names = _told_apart(queue.name for queue in queues)
     for queue in queues:
         name = names[queue.name]
@@ -88,7 +96,7 @@ async def _queues(to: Overall) -> None:
         to.put("perdure_queue_paused", name, value=queue.paused)
         to.put("perdure_queue_oldest_seconds", name, value=max(0, waited_ms) / 1000)
         for state in JOB_STATES:
-            count = tally.queues.get(queue.name, {}).get(state, 0)
+            count = counts.queues.get(queue.name, {}).get(state, 0)
             to.add("perdure_queue_depth", name, state, value=count)
 
 
@@ -119,6 +127,7 @@ async def _retry_job(to: Overall) -> None:
         for collection, count in found.items():
             to.add(name, names[collection], value=count)
     since_ms = now_ms if told.stuck_since_ms is None else told.stuck_since_ms
+    to.put("perdure_escalation_tier", value=escalated(told, now_ms).tier)
     to.put("retry_job_duration_seconds", value=(told.duration_ms or 0) / 1000)
     to.put("perdure_starved_documents", value=sum(told.starved.values()))
     to.put("perdure_stuck_oldest_seconds", value=max(0, now_ms - since_ms) / 1000)
@@ -133,7 +142,7 @@ def _told_apart(names: Iterable[str], known: Iterable[str] = COLLECTIONS) -> dic
 
 PARTS: dict[str, Part] = {
     "pulse": _pulse,
-    "queues": _queues,
+    "counts": _counts,
     "dependencies": _dependencies,
     "outbox": _outbox,
     "retry_job": _retry_job,
