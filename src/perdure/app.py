@@ -121,10 +121,21 @@ class Perdure:
         return self._call(self.service.status(document_id, org))
 
     def documents(
-        self, *, state: str | None = None, org: str | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Status]:
-        """Documents, newest first; `state` takes the words of other systems too, `after` an id to go on from."""
-        return self._call(self.service.documents(state=state, org=org, after=after, limit=limit))
+        self, *, state: str | None = None, org: str | None = None, collection: str | None = None,
+        pipeline: str | None = None, name: str | None = None, after: str | None = None, limit: int = 100,
+    ) -> list[Status]:  # fmt: skip
+        """Documents, newest first; `state` takes the words of other systems too, `name` any part of it, `after` an id
+        to go on from."""
+        found = self.service.documents(
+            state=state,
+            org=org,
+            collection=collection,
+            pipeline=pipeline,
+            name=name,
+            after=after,
+            limit=limit,
+        )
+        return self._call(found)
 
     def overview(self) -> dict[str, Any]:
         """The whole store at one moment, what needs a person first; `operate.status` says which keys there are."""

@@ -273,15 +273,16 @@ class AsyncPerdure(
             raise InputInvalid(str(refused), code=refused.code) from None
 
     async def documents(
-        self, *, state: str | None = None, org: str | None = None, after: str | None = None, limit: int = 100
-    ) -> list[Status]:
+        self, *, state: str | None = None, org: str | None = None, collection: str | None = None,
+        pipeline: str | None = None, name: str | None = None, after: str | None = None, limit: int = 100,
+    ) -> list[Status]:  # fmt: skip
         wanted, stage = None, None
         if state is not None:
             try:
                 wanted, stage = state_filter(state)
             except ValueError as error:
                 raise InputInvalid(str(error), code="state_unknown") from None
-        return await self.store.documents(org, wanted, after, limit, stage)
+        return await self.store.documents(org, wanted, after, limit, stage, collection, pipeline, name)
 
     async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
         return await self.store.attempts(await self._org(document_id, org), document_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import operator, serving, webhooks, why
+from perdure.cli import looking, operator, serving, webhooks, why
 from perdure.cli.dead import dead
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
@@ -281,6 +281,8 @@ def bench(
 app.add_typer(serving.keys, name="key")
 app.add_typer(dead, name="dead")
 app.add_typer(webhooks.commands, name="webhook")
+for name, listed in looking.COMMANDS.items():
+    app.command(name)(listed)
 for command in (*why.COMMANDS, *operator.COMMANDS, serving.serve, simulate, metrics, rules):
     app.command()(command)
 

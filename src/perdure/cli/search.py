@@ -34,6 +34,7 @@ def show_hits(hits: list[dict[str, Any]]) -> None:
             if hit["anchor"]
             else ""
         )
-        out.print(Text(f"{number}. {hit['name'] or hit['document_id']}{where}", style="bold"))
+        title = Text(f"{number}. {hit['name'] or hit['document_id']}{where}", style="bold")
+        out.print(title.append(f"  score {hit['score']:.4f}", style="not bold dim"))
         out.print(Text(hit["snippet"].strip()))
         out.print(Text(f"   {hit['document_id']}", style="dim"))

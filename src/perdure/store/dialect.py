@@ -423,7 +423,10 @@ class Dialect(CountingSql, ABC):
     DOCUMENTS = (
         f"SELECT * FROM (SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE (CAST($1 AS text) IS NULL OR "
         f"d.org = $1) "
-        "AND (CAST($3 AS text) IS NULL OR d.id < $3)) AS s WHERE (CAST($2 AS text) IS NULL OR s.live = $2) "
+        "AND (CAST($3 AS text) IS NULL OR d.id < $3) AND (CAST($6 AS text) IS NULL OR d.collection = $6) "
+        "AND (CAST($7 AS text) IS NULL OR d.pipeline = $7) "
+        "AND (CAST($8 AS text) IS NULL OR lower(d.name) LIKE $8 ESCAPE '!')"
+        ") AS s WHERE (CAST($2 AS text) IS NULL OR s.live = $2) "
         "AND (CAST($4 AS text) IS NULL OR s.stage = $4) ORDER BY s.id DESC LIMIT $5"
     )
     ATTEMPTS = (

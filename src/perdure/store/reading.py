@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -71,11 +72,11 @@ class Reading:
 
     async def documents(
         self, org: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100,
-        stage: str | None = None,
+        stage: str | None = None, collection: str | None = None, pipeline: str | None = None, name: str | None = None,
     ) -> list[Status]:  # fmt: skip
-        return [
-            rows.status(row) for row in await self._rows(self.sql.DOCUMENTS, org, state, after, stage, limit)
-        ]
+        like = None if name is None else "%" + re.sub(r"([!%_])", r"!\1", name.lower()) + "%"
+        asked = (org, state, after, stage, limit, collection, pipeline, like)
+        return [rows.status(row) for row in await self._rows(self.sql.DOCUMENTS, *asked)]
 
     async def document(self, org: str, document_id: str) -> DocumentRecord | None:
         found = await self._rows(self.sql.DOCUMENT, org, document_id)

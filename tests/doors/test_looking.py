@@ -1,0 +1,99 @@
+"""`perdure list`, `perdure show` and `perdure search`: which documents there are, and what is kept of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perdure import Document, Pipeline, Result, Row
+from perdure.core.model import ALIASES
+from perdure.testing import drain, trial
+from tests.doors.command import refused, succeeded
+
+books = Pipeline("books")
+
+
+@books.stage
+def read(doc: Document) -> Result[dict[str, str]]:
+    return Result(
+        {"text": doc.text}, rows=[Row("words", n=n, data=w) for n, w in enumerate(doc.text.split())]
+    )
+
+
+@books.stage(needs=["ocr"])
+def look(doc: Document) -> int:
+    return 1
+
+
+@pytest.fixture
+def shelf(store_url: str) -> tuple[str, list[str]]:
+    with trial(books, store=store_url) as app:
+        app.hold("ocr", "no eyes")
+        ids = [
+            app.add(text=f"text {n}", name=name, pipeline=books, collection=collection, org=org).id
+            for n, (name, collection, org) in enumerate(
+                [("Dune.epub", "novels", "a"), ("50%_off.txt", "ads", "a"), ("dune 2.epub", "novels", "b")]
+            )
+        ]
+        drain(app)
+    return store_url, ids
+
+
+def test_documents_are_listed_by_what_they_are(shelf: tuple[str, list[str]]) -> None:
+    url, (first, second, third) = shelf
+    with trial(books, store=url) as app:
+
+        def found(**where: str) -> list[str]:
+            return [one.id for one in app.documents(**where)]  # type: ignore[arg-type]
+
+        assert found() == [third, second, first]
+        assert found(collection="novels") == [third, first]
+        assert found(collection="novels", org="a") == [first]
+        assert found(name="dune") == [third, first]
+        assert found(name="%_") == [second]
+        assert found(name="!") == []
+        assert found(pipeline="books", state="held") == [third, second, first]
+        assert found(pipeline="films") == []
+        assert [found(state=word) for word in ALIASES] == [[]] * len(ALIASES)
+    said = succeeded("list", "--name", "dune", "--limit", "1", "--store", url)
+    assert said.splitlines()[1].split() == [third, "held", "look", "dune", "2.epub"]
+    assert said.splitlines()[2] == f"more: --after {third}"
+    rest = json.loads(succeeded("list", "--after", third, "--collection", "novels", "--json", "--store", url))
+    assert ([one["id"] for one in rest["documents"]], rest["after"]) == ([first], None)
+
+
+def test_what_is_kept_of_a_document_is_shown(shelf: tuple[str, list[str]]) -> None:
+    url, (first, *_) = shelf
+    on = ("--store", url)
+    kept = succeeded("show", first, *on)
+    assert "stages saved  read" in kept
+    assert "rows          words (2)" in kept
+    assert json.loads(succeeded("show", first, "--stage", "read", *on))["output"] == {"text": "text 0"}
+    assert json.loads(succeeded("show", first, "--rows", "words", *on))[1] == {"key": {"n": 1}, "data": "0"}
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+    with trial(books, store=url) as app:
+        id_ = app.add(text="x", pipeline=books).id
+    on = ("--store", url)
+    assert succeeded("list", "--state", "dead", *on) == "No document is so.\n"
+    refused(2, "state_unknown", "list", "--state", "odd", *on)
+    refused(2, "document_unknown", "show", "nobody", "--chunks", *on)
+    refused(2, "not_saved", "show", id_, "--stage", "read", *on)
+    refused(2, "input_invalid", "show", id_, "--chunks", "--connections", *on)
+
+
+def test_chunks_and_the_score_of_what_is_found(tmp_path: Path) -> None:
+    on = ("--store", f"sqlite:///{tmp_path}/p.db")
+    succeeded(
+        "add", "--text", "Whales sing in the sea.", "--work", *on, timeout=60, PERDURE_EMBEDDER="hashing"
+    )
+    said = succeeded("search", "whales", *on, PERDURE_EMBEDDER="hashing")
+    assert "score 0." in said.splitlines()[0]
+    id_ = said.splitlines()[-1].strip()
+    (chunk,) = json.loads(succeeded("show", id_, "--chunks", *on))
+    assert chunk["text"].endswith("Whales sing in the sea.")
+    assert json.loads(succeeded("show", id_, "--connections", *on)) == []
