@@ -245,8 +245,9 @@ class AsyncPerdure(
             return Added(added.id, "unchanged")
         first = f"{new.job.stage}{ONLY}" if same else None
         content = None if same else replace(new, name=new.name or known.name)
+        name = new.name if same and intake.is_named(new) else None
         answer = await self.store.requeue(
-            Requeue(new.org, added.id, new.job, first, self._who(), "added again", content)
+            Requeue(new.org, added.id, new.job, first, self._who(), "added again", content, name=name)
         )
         if answer != "requeued":
             return added

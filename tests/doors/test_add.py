@@ -343,3 +343,27 @@ def _pdf(text: str) -> bytes:
         b"xref\n0 5\n0000000000 65535 f \n%strailer << /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
         % (table, len(out))
     )
+
+
+def test_of_two_equal_files_the_first_is_added(tmp_path: Path) -> None:
+    """However large, and whatever is read beside them."""
+    for n in range(8):
+        (tmp_path / f"{n}.txt").write_bytes(b"word " * 400_000)
+    store = f"sqlite:///{tmp_path}/p.db"
+    said = succeeded("add", *(f"{n}.txt" for n in range(8)), "--store", store, cwd=tmp_path).splitlines()
+    assert [line.split()[0] for line in said] == ["added"] + ["exists"] * 7
+
+
+def test_the_only_pipeline_of_an_app_need_not_be_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from perdure import Document, Perdure, Pipeline\n"
+        "books = Pipeline('books')\n"
+        "@books.stage\n"
+        "def read(doc: Document) -> int:\n"
+        "    return 1\n"
+        "app = Perdure(pipelines=[books])\n"
+    )
+    on = ("--app", "mine:app", "--store", f"sqlite:///{tmp_path}/p.db")
+    succeeded("add", "--text", "a", *on, cwd=tmp_path)
+    rerun = succeeded("rerun", "--from", "read", "--where", "state=done", *on, cwd=tmp_path)
+    assert rerun.startswith("0 found")

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from perdure import Perdure
+from perdure import Document, Perdure, Pipeline
+from perdure.cli.watch import DEGRADED, Watched
+from perdure.testing import tick, trial
 from tests.doors.command import COMMAND, environment, facts, perdure
 from tests.doors.needing import busy, needing
 from tests.pipelines.mail.boxes import letter, mbox
@@ -201,3 +203,21 @@ def in_terminal(*arguments: str, cwd: Path) -> str:
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, said.decode()
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode()).strip()
+
+
+def test_one_for_which_a_fallback_stood_in_is_said_to_be_degraded() -> None:
+    books = Pipeline("books", attempts=1)
+
+    @books.stage
+    def read(doc: Document) -> int:
+        raise ValueError("never")
+
+    @read.fallback
+    def guess() -> int:
+        return 0
+
+    with trial(books) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        tick(app)
+        (seen,) = app._call(Watched(app.service, "default", [id_]).look())
+        assert (seen.state, seen.why) == ("done", DEGRADED)

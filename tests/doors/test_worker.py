@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[2]
 def running(store: str) -> Iterator[subprocess.Popen[str]]:
     """A worker of the slow app on this store; ended with the block."""
     process = subprocess.Popen(
-        [*COMMAND, "worker", "tests.doors.slow:app", "--concurrency", "2"],
+        [*COMMAND, "worker", "tests.doors.slow:app", "--concurrency", "2", "--store", store],
         cwd=ROOT,
-        env=environment(PERDURE_STORE=store),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -208,3 +208,21 @@ def test_a_child_with_other_content_is_processed_again(store_url: str) -> None:
         assert sorted(after.values()) == [1, 1, 2]
         assert sorted(app.output(id_, "count") for id_ in after) == [3, 3, 5]
         assert children.keys() <= after.keys()
+
+
+def test_a_url_that_is_added_again_under_another_name_is_called_so(store_url: str) -> None:
+    with Web() as web, trial(documents, store=store_url) as app:
+        Page(web, WHALES)
+        url = web.url("/page")
+        id_ = app.add(url=url, pipeline=documents, name="whales").id
+        assert app.add(url=url, pipeline=documents).answer == "exists"
+        assert (
+            app.add(url=url, pipeline=documents, name="the sea").answer == "exists"
+        )  # it has not been fetched
+        assert app.status(id_).name == "the sea"
+        drain(app)
+        assert app.add(url=url, pipeline=documents).answer == "requeued"
+        assert app.status(id_).name == "the sea", "nobody said otherwise"
+        drain(app)
+        assert app.add(url=url, pipeline=documents, name="deep").answer == "requeued"
+        assert app.status(id_).name == "deep"

@@ -22,8 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from perdure.cli.sources import Found, batches, found, own_files, packed, prompt, shown, spooled, texts, valid
 from perdure.cli.stop import STOPPED, Stop
+from perdure.cli.target import pipeline_of
 from perdure.core.frozen import frozen
 from perdure.engine import rooms
+from perdure.engine.intake import INLINE_BYTES_MAX
 from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
 from perdure.pipelines.extract.sniff import MBOX
@@ -135,6 +137,7 @@ async def add_all(
     """Add them and tell the answers in order, until it is stopped; StoreError ends it."""
     progress = Bar(answers, asked.total) if sys.stderr.isatty() else Lines(answers)
     under_way: deque[asyncio.Future[list[Outcome | BaseException]]] = deque()
+    turns: dict[int, asyncio.Task[Outcome]] = {}
     failed: list[BaseException] = []
 
     async def answer() -> None:
@@ -147,7 +150,7 @@ async def add_all(
 
     for batch in batches(given):
         progress.show(len(batch))
-        adding = (_add(app, asked, thing) for thing in batch)
+        adding = [_in_turn(app, asked, thing, turns) for thing in batch]
         under_way.append(asyncio.gather(*adding, return_exceptions=True))
         await asyncio.sleep(HEAD_START_S)
         if len(under_way) > 1:
@@ -158,6 +161,24 @@ async def add_all(
         await answer()
     if failed:
         raise failed[0]
+
+
+def _in_turn(
+    app: AsyncPerdure, asked: Asked, thing: Found, turns: dict[int, asyncio.Task[Outcome]]
+) -> asyncio.Task[Outcome]:
+    """Begin to add it. Of large files of one size, which may be the same, the first one is added first."""
+    size = thing.size if thing.size > INLINE_BYTES_MAX else 0  # what is small keeps its place anyway
+
+    async def add(before: asyncio.Task[Outcome] | None) -> Outcome:
+        if before is not None:
+            await asyncio.wait({before})
+        return await _add(app, asked, thing)
+
+    task = asyncio.create_task(add(turns.get(size)))
+    if size:
+        turns[size] = task
+        task.add_done_callback(lambda ended: turns.pop(size) if turns.get(size) is ended else None)
+    return task
 
 
 async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
@@ -187,7 +208,7 @@ def _by_content(app: AsyncPerdure, entry: AddOptions) -> str:
     """The pipeline for what it is, of those that the app has."""
     kind = entry.get("media_type", "")
     wanted = "image" if kind.startswith("image/") else MAIL if kind == MBOX else DOCUMENT
-    return wanted if wanted in app.pipelines else DOCUMENT
+    return wanted if wanted in app.pipelines else pipeline_of(app, DOCUMENT)
 
 
 def _as_archive(entry: AddOptions, source: str) -> None:

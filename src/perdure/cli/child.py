@@ -37,6 +37,8 @@ def main() -> None:
     may_be_ended()
     try:
         app = load_app(target).service
+        if options.get("store") is not None:
+            app.use(options["store"])
         if options.get("concurrency") is not None:
             app.concurrency = options["concurrency"]
         if options.get("queues"):

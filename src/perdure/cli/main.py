@@ -109,9 +109,10 @@ def worker(
         int | None, typer.Option(help="Documents at a time; by default the app's.", min=1, max=2000)
     ] = None,
     queue: Annotated[list[str] | None, typer.Option(help="Only these queues (may be repeated).")] = None,
+    store: StoreOption = None,
 ) -> None:
     """Run a worker: a supervisor and a child that runs the stages. SIGTERM stops it gently, twice at once."""
-    options = jsonlib.dumps({"concurrency": concurrency, "queues": queue})
+    options = jsonlib.dumps({"concurrency": concurrency, "queues": queue, "store": store})
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "perdure.cli.supervise", target, options])
 
@@ -209,19 +210,22 @@ def rerun(
     ] = None,
     reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "",
     target: AppOption = BUILTIN,
-    pipeline: PipelineOption = "document",
+    pipeline: PipelineOption = None,
     store: StoreOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run finished documents again from a stage on, such as those that another model embedded."""
     from perdure.cli.rerun import conditions, run
+    from perdure.cli.target import pipeline_of
     from perdure.operate.rerun import RerunOptions
 
+    meant = service(target, store)
     options = RerunOptions(
-        pipeline=pipeline, from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
+        pipeline=pipeline or pipeline_of(meant, "document"),
+        from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
         after=after, reason=reason,
     )  # fmt: skip
-    raise typer.Exit(run(service(target, store), options, json))
+    raise typer.Exit(run(meant, options, json))
 
 
 @app.command()

@@ -13,9 +13,14 @@ StoreOption = Annotated[
     typer.Option("--store", help="Address of the store; by default PERDURE_STORE or sqlite:///perdure.db."),
 ]
 AppOption = Annotated[
-    str, typer.Option("--app", metavar="MODULE:APP", help="An app of your own, with --pipeline.")
+    str,
+    typer.Option(
+        "--app", metavar="MODULE:APP", help="An app of your own; with --pipeline if it has several."
+    ),
 ]
-PipelineOption = Annotated[str, typer.Option(help="Its pipeline.")]
+PipelineOption = Annotated[
+    str | None, typer.Option(help="Its pipeline; by default document, or the only one of your app.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ReasonOption = Annotated[str, typer.Option(help="Why, for whoever looks at `perdure acts`.")]
 WhoOption = Annotated[

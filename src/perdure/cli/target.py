@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 
-from perdure.app import Perdure
+from perdure.app import AsyncPerdure, Perdure
 from perdure.engine.address import load_module
 from perdure.errors import PerdureError, PipelineUnknown, SettingInvalid
 
@@ -37,6 +37,13 @@ def load_app(target: str) -> Perdure:
     if not isinstance(found, Perdure):
         raise SettingInvalid(f"{target!r} is not a Perdure app; {FORM}", code="target_invalid")
     return found
+
+
+def pipeline_of(app: AsyncPerdure, wanted: str) -> str:
+    """What is wanted, or where the app does not have that, the only one that is not there for another's sake."""
+    spawned = {each.name for pipeline in app.pipelines.values() for each in pipeline.then}
+    own = [name for name in app.pipelines if "." not in name and name not in spawned]
+    return own[0] if wanted not in app.pipelines and len(own) == 1 else wanted
 
 
 def _where(error: Exception) -> str:

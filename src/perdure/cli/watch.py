@@ -26,6 +26,7 @@ WORKERS_S = 2.0
 #: With `--work`, what is held, or due only after this time, is left to a worker that stays.
 PATIENCE_MS = 60_000
 NOBODY = "nobody is working: start `perdure worker`"
+DEGRADED = "degraded: a fallback stood in; it is made good when what was missing is there"
 
 
 class Watched:
@@ -107,7 +108,7 @@ class Watched:
         if status.error_code is not None:
             return f"{status.error_code}: {status.error_message}"
         if status.state != "waiting":
-            return ""
+            return DEGRADED if status.degraded and status.state == "done" else ""
         if before is not None and before.due_ms == status.run_at_ms:
             return before.why
         attempts = await self._app.store.attempts(self._org, status.id)

@@ -95,6 +95,11 @@ async def receive(
     return with_limit(document, pipeline)
 
 
+def is_named(document: NewDocument) -> bool:
+    """Whether somebody gave a URL another name than itself."""
+    return document.inline is not None and document.name != document.inline.decode()[:NAME_MAX]
+
+
 def first_job(pipeline: Pipeline, policy: Policy | None = None) -> NewJob:
     """A job that starts at the pipeline's first stage."""
     stage = pipeline.stages[0]

@@ -292,6 +292,8 @@ class Flush:
         if not found:
             return "refused: no such document"
         state, generation, degraded, collection = found[0]
+        if op.name is not None:
+            yield Query(self.sql.DOCUMENT_NAME, (op.org, op.document_id, op.name))
         if op.dead_only and state != "dead":
             return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
         if state == "open" and op.content is None:

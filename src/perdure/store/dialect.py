@@ -391,6 +391,7 @@ class Dialect(CountingSql, ABC):
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
     )
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
+    DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
     DOCUMENT_CONTENT = (
         "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
         "blob = $9, meta = $10 WHERE org = $1 AND id = $2"

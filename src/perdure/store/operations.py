@@ -245,6 +245,7 @@ class Requeue:
     reason: str = ""
     content: NewDocument | None = None  # instead of what the document has; then it may be in progress, too
     dead_only: bool = False  # whoever chose it from a list of dead ones may come late
+    name: str | None = None  # what it is called from now on, also if it is refused
 
 
 @frozen
