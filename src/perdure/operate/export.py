@@ -170,7 +170,7 @@ def head(one: Archived, digest: str | None, problem: str | None = None) -> dict[
     error = {"message": d["error_message"], "meta": _loaded(d["error_meta"])}
     return {
         "perdure": FORMAT, "id": d["id"], "org": d["org"], "state": d["state"], "document": document, "job": job,
-        "dead": one.dead and _without(one.dead, _SAID_OF_DEAD) | error,
+        "dead": one.dead and _without(one.dead, _SAID_OF_DEAD) | error | {"exhausted": bool(one.dead["exhausted"])},
         "attempts": [
             _without(a, _SAID) | {"error_code": a["error_code"], "charged": bool(a["charged"]),
                                   "requests": _loaded(a["requests"])}

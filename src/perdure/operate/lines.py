@@ -80,6 +80,7 @@ class DeadPart(BaseModel):
     fingerprint: str = Field(pattern="^[0-9a-f]{16}$")
     attempts: Small
     died_ms: Time
+    exhausted: bool
     message: Text
     meta: dict[str, Any] | None
 

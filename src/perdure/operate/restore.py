@@ -115,7 +115,7 @@ def _rows(line: Line, dead: DeadPart, inline: bytes | None, blob: str | None) ->
         "error_meta": None if dead.meta is None else json.dumps(dead.meta), "finished_ms": died_ms,
     }  # fmt: skip
     job = _job(line, dead) | which | common
-    told = dead.model_dump(exclude={"message", "meta"}) | which | common
+    told = dead.model_dump(exclude={"message", "meta"}) | which | common | {"collection": d.collection}
     attempts = [
         a.model_dump() | which | {"requests": None if a.requests is None else json.dumps(a.requests)}
         for a in line.attempts

@@ -26,7 +26,7 @@ DOCUMENT = (
     "meta", "dedupe", "parent_id", "state", "generation", "error_code", "error_message", "error_meta", "created_ms",
     "finished_ms",
 )  # fmt: skip
-DEAD = (*NEW_DEAD, "collection")
+DEAD = (*NEW_DEAD, "collection", "exhausted")
 JOB = (
     "org", "document_id", "key", "pipeline", "queue", "lane", "stage", "state", "priority", "run_at_ms", "lease_ms",
     "generation", "attempts", "attempts_max", "claims", "crashes", "policy", "limit_key", "created_ms", "finished_ms",
@@ -209,6 +209,7 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 
 _DOCUMENT_ADD = f"{_insert('document', DOCUMENT)} ON CONFLICT DO NOTHING RETURNING id"
 _JOB_ADD = _insert("job", JOB)
+_DEAD_ADD = _insert("dead", DEAD)
 _ACT_KNOWN = "SELECT 1 FROM act WHERE target = $1 AND at_ms = $2 AND who = $3 AND verb = $4 AND org = $5"
 
 
@@ -225,7 +226,7 @@ def _restore(sql: Dialect, one: Archived, counting: Counting) -> Steps[str]:
     counting.document(d["org"], d["collection"], None, d["state"])
     counting.accepted()
     yield Query(_JOB_ADD, _row(JOB, one.job or {}))
-    yield Query(sql.DEAD_ADD, rows=[_row(tuple(NEW_DEAD), one.dead or {})])
+    yield Query(_DEAD_ADD, _row(DEAD, one.dead or {}))
     if one.attempts:
         yield Query(sql.ATTEMPT_ADD, rows=[_row(ATTEMPT, attempt) for attempt in one.attempts])
     for act in one.acts:
