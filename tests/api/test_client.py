@@ -1,0 +1,64 @@
+"""The client against the real server: every verb, plain and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from perdure.client import ApiError, AsyncClient, Client, NotEnded
+from tests.api.server import Server
+
+
+def test_from_a_file_to_its_end(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"hello " * 50_000)
+    told: list[tuple[int, int]] = []
+    with Client(server.url, key=server.key("acme")) as client:
+        added = client.add(path=file, pipeline="notes", on_progress=lambda *at: told.append(at))
+        assert added.answer == "added"
+        assert told[-1] == (300_000, 300_000)
+        assert [at for at, _ in told] == sorted(at for at, _ in told)
+        with pytest.raises(NotEnded, match="is queued after"):
+            client.wait(added.id, 0.2)
+        server.run(server.service.run_until_idle())
+        ended = client.wait(added.id)
+        assert (ended.status, ended.name) == ("done", "a.txt")
+        assert [stage.stage for stage in ended.completed_stages] == ["read"]
+        assert [a.outcome for a in client.attempts(added.id)] == ["done"]
+        assert client.requeue(added.id, reason="again").answer == "requeued"
+        assert client.cancel(added.id).answer == "cancelled"
+        assert client.chunks(added.id) == []
+        assert client.search("hello") == []
+
+
+def test_many_are_added_and_listed(server: Server) -> None:
+    with Client(server.url, key=server.key("acme")) as client:
+        asked = [{"text": f"text {n}", "pipeline": "notes"} for n in range(30)]
+        added = client.add_many(asked, once="k")
+        assert client.add_many(asked, once="k") == added
+        assert {one.id for one in client.documents(limit=7)} == {one.id for one in added}
+
+
+def test_an_error_has_the_servers_code(server: Server) -> None:
+    with Client(server.url, key=server.key("acme")) as client:
+        with pytest.raises(ApiError) as unknown:
+            client.get("nothing")
+        assert (unknown.value.status, unknown.value.code) == (404, "document_unknown")
+        with pytest.raises(ApiError) as forbidden:
+            client.add(url="http://10.0.0.1/", pipeline="notes")
+        assert forbidden.value.code == "address_forbidden"
+    with Client(server.url, key="pk_wrong") as stranger, pytest.raises(ApiError) as refused:
+        stranger.search("x")
+    assert (refused.value.status, refused.value.code) == (401, "key_invalid")
+
+
+def test_awaited_it_has_the_same_verbs(server: Server) -> None:
+    async def play() -> None:
+        async with AsyncClient(server.url, key=server.key("acme")) as client:
+            added = await client.add(data=b"bytes", pipeline="notes", name="b.txt", meta={"a": 1})
+            assert (await client.get(added.id)).name == "b.txt"
+            assert [one.id async for one in client.documents(state="queued")] == [added.id]
+
+    asyncio.run(play())
