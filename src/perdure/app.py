@@ -33,6 +33,7 @@ from perdure.operate.groups import Group
 from perdure.operate.purge import Exported, Purged
 from perdure.operate.requeue import Requeued, RequeueOptions
 from perdure.operate.rerun import Rerun, RerunOptions
+from perdure.operate.retention import Retained
 from perdure.operate.sweeping import Sweep
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
@@ -342,6 +343,10 @@ class Perdure:
     def escalation(self) -> Escalation:
         """Who should look, and by when: tier 1 (nobody) to 4 (at once)."""
         return self._call(self.service.escalation())
+
+    def retain(self) -> Retained:
+        """Delete the documents that are beyond the limits that are set, dead ones after they were exported."""
+        return self._call(self.service.retain())
 
     def sweep(self) -> Sweep:
         """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""

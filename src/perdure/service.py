@@ -38,6 +38,7 @@ from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
+from perdure.operate.retention import limits_of
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.operate.webhooks import WebhookDesk
@@ -122,6 +123,7 @@ class AsyncPerdure(
         )
         self.meter: Meter | None = None
         self.stuck_policy = policy_of(self.settings)
+        self.keeping = limits_of(self.settings)
         self.only_queues: tuple[str, ...] = ()
         self.query_s = QUERY_S
 
@@ -167,6 +169,9 @@ class AsyncPerdure(
         beside.append(asyncio.create_task(webhooks.run(), name="perdure-webhooks"))
         if self.meter is not None:
             beside.append(asyncio.create_task(self.meter.run(), name="perdure-meter"))
+        if self.keeping.any:
+            retaining = self.retaining(self.stuck_policy.interval_s)
+            beside.append(asyncio.create_task(retaining, name="perdure-retention"))
         if self.settings.rabbitmq_host:
             from perdure.watch.bus import Bus  # an extra
 

@@ -62,6 +62,24 @@ class Settings(BaseSettings):
     retention_count: int = Field(
         default=1000, ge=0, description="How many queue rows of finished jobs a queue keeps at most."
     )
+    dead_age_s: int | None = Field(
+        default=None,
+        ge=0,
+        description="How long dead documents are kept; then they are archived and deleted.",
+    )
+    dead_count: int | None = Field(
+        default=None,
+        ge=0,
+        description="How many dead documents a queue keeps; older ones are archived and deleted.",
+    )
+    done_age_s: int | None = Field(
+        default=None,
+        ge=0,
+        description="How long done and cancelled documents are kept; then they are deleted.",
+    )
+    archive: str | None = Field(
+        default=None, description="The directory that dead documents are exported to before they are deleted."
+    )
     retry_metrics_age_s: int = Field(
         default=30 * 86_400, ge=0, description="How long the records behind the KPIs of calls are kept."
     )

@@ -89,6 +89,8 @@ def show(sweep: Sweep) -> None:
         for name in found:
             table.add_row(name, *(f"{getattr(sweep, column).get(name, 0):,}" for column in COLUMNS))
         Console(soft_wrap=True, highlight=False).print(table)
+    for file in sweep.archived:
+        print(f"  exported to {file}")
     for problem in sweep.problems:
         print(f"  {problem}")
     if hidden := sum(sweep.errors.values()) - len(sweep.problems):
@@ -100,6 +102,7 @@ def _line(sweep: Sweep) -> str:
         return "another sweep looks for stuck documents right now; leases, due documents and old rows were seen to"
     moved = {
         "recovered": sweep.recovered, "promoted": sweep.promoted, "lent": sweep.lent, "queue rows pruned": sweep.pruned,
+        "documents purged": sweep.purged,
     }  # fmt: skip
     parts = [f"{n:,} {word}" for word, n in moved.items() if n]
     total = sum(sweep.stuck.values())

@@ -11,6 +11,7 @@ from perdure.core.frozen import frozen
 from perdure.core.stuck import StuckPolicy
 from perdure.engine.stuck import StuckRun
 from perdure.engine.sweeper import Retention, Sweeper
+from perdure.operate.retention import Retaining
 from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
 
@@ -34,10 +35,12 @@ class Sweep:
     promoted: int = 0  # that fell due
     lent: int = 0  # to find out whether a dependency is back
     pruned: int = 0  # old queue rows
+    purged: int = 0  # documents that were beyond their limit
+    archived: tuple[str, ...] = ()  # the files that the dead ones of them are in
     duration_ms: int = 0
 
 
-class Sweeping:
+class Sweeping(Retaining):
     """The verb of an app; see `app.Perdure`."""
 
     store: SqlStore
@@ -57,11 +60,13 @@ class Sweeping:
         swept = await sweeper.sweep(0.0)
         run = await sweeper.stuck.run(told, swept.problems)
         found = run or StuckRun(problems=swept.failed, errors=swept.errors)
+        retained = await self.retain()
         again = await sweeper.sweep(0.0) if found.requeued else None
         return Sweep(
             found.status, run is None, dict(found.stuck), dict(found.starved), dict(found.requeued),
             dict(found.skipped),
             dict(found.buried), dict(found.errors), tuple(found.problems), found.since_ms, found.looked_at,
             swept.recovered, swept.promoted + (again.promoted if again else 0), swept.lent, swept.pruned,
+            retained.dead + retained.done, retained.files,
             found.duration_ms,
         )  # fmt: skip

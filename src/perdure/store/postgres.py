@@ -27,6 +27,7 @@ LOCK_CLASSES = {
     "vectors": 0x70657267,
     "relay": 0x70657268,
     "stuck": 0x70657269,
+    "retention": 0x7065726A,
 }
 CHANNEL = "perdure"
 SETTINGS = {

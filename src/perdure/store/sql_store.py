@@ -46,6 +46,7 @@ from perdure.store.records import (
     Shared,
     WorkerRecord,
 )
+from perdure.store.retained import Ended
 from perdure.store.stuck import StuckJobs
 from perdure.store.webhooks import Webhooks
 
@@ -61,6 +62,7 @@ class SqlStore(
     Outbox,
     Feed,
     StuckJobs,
+    Ended,
     Onces,
     Keys,
     Webhooks,
