@@ -162,6 +162,17 @@ def test_a_repair_begins_when_all_else_has_ended(store_url: str) -> None:
         assert (described, app.status(id_).degraded) == (["cat"], False)
 
 
+def test_what_follows_runs_anew_from_a_stage_that_fell_back(store_url: str) -> None:
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        with failing(store) as runs:
+            app.requeue(id_, from_stage="describe")
+            drain(app)
+        assert runs.count == 1
+
+
 def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_url: str) -> None:
     """Neither is the service asked twice, nor does old content come after new."""
     with trial(APP, store=store_url) as app:

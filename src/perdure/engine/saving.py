@@ -39,9 +39,9 @@ def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[st
     for stage in pipeline.stages:
         begins, only = begins_fresh(job, stage)
         known = newest.get(stage.name) or newest.get(stage.was or "")
-        if known is None or (known.degraded and (repairs(job.key) or known.generation < job.generation)):
-            continue
-        if not (fresh or begins) or known.generation == job.generation:
+        if known is not None and known.degraded and (repairs(job.key) or known.generation < job.generation):
+            known = None
+        if known is not None and (not (fresh or begins) or known.generation == job.generation):
             found[stage.name] = known
         fresh = fresh or (begins and not only)
     return found
