@@ -253,6 +253,15 @@ def test_nobody_works_and_so_nothing_follows(store_url: str) -> None:
         assert (told.requeued, app._call(app.service.store.tally()).documents["dead"]) == (1, 1)
 
 
+def test_canaries_are_of_those_that_were_named(store_url: str) -> None:
+    with opened(store_url) as app:
+        (id_, other) = added(app, "bad", "bad too")
+        told = app.requeue_dead(["nobody"], how={"canary": 5})
+        assert (told.requeued, told.refused) == (0, 1)
+        app.requeue_dead([id_], how={"canary": 5, "canary_wait_s": 0.1})
+        assert [one.id for one in app.dead().documents] == [other]
+
+
 def test_what_was_interrupted_goes_on_with_those_that_are_left(store_url: str) -> None:
     async def first(app: Trial) -> None:
         doing = app.service.requeuing(await app.service.choose(), RequeueOptions(rate=4))

@@ -199,8 +199,8 @@ class Requeuing:
     async def _first(self, wanted: int) -> list[DeadRecord]:
         """Some of every group, of the largest first, so that no cause goes untried if there is room for it."""
         if self.choice.keys is not None:
-            async for page in pages(self.store, self.choice, wanted):
-                return page
+            found = [await self.store.dead_one(*key) for key in self.choice.keys[:wanted]]
+            return [one for one in found if one is not None]
         groups = by_fingerprint(await self.store.dead_causes(self.choice.where))
         waiting = [
             await self.store.dead(replace(self.choice.where, group=causes[0].fingerprint), limit=wanted)

@@ -1,0 +1,79 @@
+"""The rows of dead documents: written with the end, gone when they go on, and read without a look at anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.core.model import Policy
+from perdure.store.base import Row
+from perdure.store.dead import Where
+from perdure.store.operations import Cancel, NewJob, Requeue
+from tests.store.making import DONE, ORG, QUEUE, START_MS, World, dead, document, retry
+
+
+async def test_a_row_is_there_exactly_while_the_document_is_dead(world: World) -> None:
+    died, went_on, good, ended = await world.add(*(document(str(n)) for n in range(4)))
+    jobs = {claimed.document.id: claimed.job for claimed in await world.claim(4)}
+    world.clock.turn(50)
+    await world.settle(jobs[died], dead("bad_file"))
+    assert not await world.settle(jobs[died], dead("bad_file"))
+    await world.settle(jobs[went_on], retry())
+    await world.settle(jobs[good], DONE)
+    await world.store.cancel(Cancel(ORG, ended))
+
+    (row,) = await world.table("dead")
+    assert (row["document_id"], row["died_ms"], row["collection"]) == (died, START_MS + 50, "documents")
+    assert (row["stage"], row["error_type"], row["error_code"], row["attempts"]) == (
+        "extract",
+        "ValueError",
+        "bad_file",
+        1,
+    )
+    (attempt,) = await world.store.attempts(ORG, died)
+    assert row["fingerprint"] == attempt.fingerprint
+
+    again = Requeue(ORG, died, NewJob("books", QUEUE, "extract", policy=Policy(attempts=1)))
+    assert await world.store.requeue(again) == "requeued"
+    assert await world.table("dead") == []
+    (job,) = [one.job for one in await world.claim(2) if one.document.id == died]
+    await world.settle(job, dead("bad_again"))
+    (row,) = await world.table("dead")
+    assert (row["generation"], row["error_code"]) == (2, "bad_again")
+
+
+async def test_an_attempt_that_was_given_back_is_not_told(world: World) -> None:
+    await world.add(document())
+    await world.settle(await world.take(), dead("postpones_exhausted", charged=False))
+    assert (await world.store.dead(Where()))[0].attempts == 0
+
+
+async def test_the_end_of_a_follow_up_makes_no_dead_document(world: World) -> None:
+    await world.add(document(policy=Policy(hooks=("done",))))
+    await world.settle(await world.take(), DONE)
+    await world.settle(await world.take(), dead("hook_failed"))
+    assert await world.table("dead") == []
+
+
+async def test_what_sqlite_reads(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sqlite_world
+    asked: list[tuple[str, tuple[Any, ...]]] = []
+
+    async def noted(sql: str, *params: Any) -> list[Row]:
+        asked.append((sql, params))
+        return []
+
+    monkeypatch.setattr(world.store, "_rows", noted)
+    await world.store.dead(Where(group="0123456789abcdef"))
+    await world.store.dead(Where(org=ORG), (START_MS, ORG, "d"))
+    await world.store.dead_causes(Where())
+    await world.store.dead_causes(Where(org=ORG, pipeline="books", queue=QUEUE, stage="extract"))
+    monkeypatch.undo()
+    plans = [
+        "; ".join(row[3] for row in await world.query(f"EXPLAIN QUERY PLAN {sql.replace('$', '?')}", *params))
+        for sql, params in asked
+    ]
+    assert "SEARCH dead USING INDEX dead_group (fingerprint=?)" in plans[0]
+    assert "SEARCH dead USING PRIMARY KEY ((died_ms,org,document_id)<(?,?,?))" in plans[1]
+    assert all("SCAN dead USING COVERING INDEX dead_group" in plan for plan in plans[2:])
