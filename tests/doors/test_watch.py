@@ -63,7 +63,7 @@ def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
     assert told == ["perdure: 2 added", "perdure: 1 done   1 dead"]
     assert facts("--store", store_url)["queues"][0] == {
         "name": "connections", "paused": False, "ready_since_ms": None, "ready": 0, "running": 0, "waiting": 0,
-        "held": 0, "over_limit": 0, "stopped": 0, "remote": 0,
+        "held": 0, "over_limit": 0, "stopped": 0, "remote": 0, "workers": 0,
     }  # fmt: skip
     found = perdure("search", "holds a lease", "--store", store_url)
     assert "a.md" in found.stdout
