@@ -122,6 +122,7 @@ class AsyncPerdure(
             calls_age_ms=self.settings.retry_metrics_age_s * 1000,
         )
         self.meter: Meter | None = None
+        self._scrape: Scrape | None = None
         self.stuck_policy = policy_of(self.settings)
         self.keeping = limits_of(self.settings)
         self.only_queues: tuple[str, ...] = ()
@@ -430,7 +431,9 @@ class AsyncPerdure(
         if self.meter is None:
             self.meter = Meter(board or Board.private(), self.events)
             self.meter.know(self.pipelines.values())
-        return Scrape((self.meter.board,), self.store)
+        if self._scrape is None or self._scrape.store is not self.store:
+            self._scrape = Scrape((self.meter.board,), self.store)
+        return self._scrape
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)

@@ -25,6 +25,7 @@ class Scrape:
 
     def __init__(self, boards: Sequence[Board], store: SqlStore) -> None:
         self.boards = boards
+        self.store = store
         self._overall = Overall(store, boards[0])
 
     async def numbers(self) -> dict[Key, float]:
