@@ -37,6 +37,7 @@ WELL: dict[str, Any] = {
     "workers": [WORKER], "dependencies": [{**OCR, "state": "up"}], "calls": [CALLS],
     "dead": {"documents": 0, "groups": []},
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
+    "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
     "outbox": {"waiting": 0, "since_ms": None, "reason": None},
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
@@ -61,6 +62,15 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "waiting": 3, "workers": 0}], "next_due_ms": NOW - HOUR, "workers": []}, "critical",
             "No worker serves 3 jobs in queue documents", "perdure worker",
+        ),
+        (
+            {"escalation": {"tier": 3, "name": "critical", "why": "5 documents are dead", "answer_by_ms": NOW + HOUR}},
+            "critical", "Escalation tier 3 (critical): 5 documents are dead, answer in 1.0 h", "perdure dead groups",
+        ),
+        (
+            {"escalation": {"tier": 2, "name": "warning", "why": "60 documents are stuck", "answer_by_ms": NOW - 1}},
+            "warning", "Escalation tier 2 (warning): 60 documents are stuck, an answer is overdue",
+            "perdure sweep --once",
         ),
         (
             {"workers": [GONE]}, "critical",

@@ -151,6 +151,9 @@ def _rest(facts: Facts) -> list[RenderableType]:
     if facts["fallbacks"]["degraded"]:
         fallbacks = "Fallbacks stood in: {degraded:,}   Made good since: {repaired:,}"
         lines.append(Text(fallbacks.format(**facts["fallbacks"])))
+    tier = facts["escalation"]
+    if tier["tier"] > 1:
+        lines.append(Text(f"Escalation: tier {tier['tier']}, {tier['name']}; see {tier['runbook']}"))
     due = facts["next_due_ms"]
     last = f"Late writes refused: {facts['late_writes_refused']:,}"
     lines.append(Text(last + (f"   Next one due: {until(due, facts['now_ms'])}" if due is not None else "")))

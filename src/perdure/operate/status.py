@@ -13,6 +13,7 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                dead {documents groups [{fingerprint count first_ms last_ms stages collections error_type code
                status_code example org message action advice}]},
                stuck {documents since_ms starved checked_ms},
+               escalation {tier why answer_by_ms settle_by_ms name runbook},
                outbox {waiting since_ms reason}
     document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
                attempts_max, claims, suspect, degraded, remote, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
@@ -42,6 +43,7 @@ from perdure.operate.why import explain
 from perdure.store.dead import Where
 from perdure.store.records import Attempt
 from perdure.store.sql_store import SqlStore
+from perdure.store.stuck import escalated
 
 Facts = dict[str, Any]
 
@@ -64,7 +66,7 @@ async def overview(store: SqlStore) -> Facts:
         "queues": await _queues(store, tally.queues, workers),
         "workers": workers,
         "dead": await _dead(store, ended[State.DEAD]),
-        "stuck": await _stuck(store),
+        **await _stuck(store),
         "outbox": asdict(await store.outbox_state()),
     }
     found = problems(facts)
@@ -115,13 +117,16 @@ async def _dead(store: SqlStore, number: int) -> Facts:
 
 
 async def _stuck(store: SqlStore) -> Facts:
+    """What the sweeps found, and who should look because of it."""
     known = await store.retry_job()
+    tier = escalated(known, await store.now_ms())
     return {
-        "documents": sum(known.stuck.values()),
-        "since_ms": known.stuck_since_ms,
-        "starved": sum(known.starved.values()),
-        "checked_ms": known.ran_ms,
-    }
+        "stuck": {
+            "documents": sum(known.stuck.values()), "since_ms": known.stuck_since_ms,
+            "starved": sum(known.starved.values()), "checked_ms": known.ran_ms,
+        },
+        "escalation": {**asdict(tier), "name": tier.name, "runbook": tier.runbook},
+    }  # fmt: skip
 
 
 async def document(store: SqlStore, document_id: str) -> Facts:

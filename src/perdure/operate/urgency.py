@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURATION
-from perdure.operate.words import count, line, since
+from perdure.operate.words import count, line, since, until
 from perdure.store.base import BREAKER
 
 Facts = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Problem:
 
 def problems(facts: Facts) -> list[Problem]:
     """Everything that is not as it should be, in the order of its urgency."""
-    parts = (_unserved, _lost, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
+    parts = (_escalated, _unserved, _lost, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
     found = [one for part in parts for one in part(facts)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
@@ -64,6 +64,20 @@ def grade(kpi: str, value: float | None) -> str:
         return ""
     sign = 1 if alarm > look else -1
     return "alarm" if sign * value > sign * alarm else "look" if sign * value > sign * look else ""
+
+
+def _escalated(facts: Facts) -> Iterator[Problem]:
+    """A tier that asks for a person."""
+    tier = facts["escalation"]
+    if tier["tier"] >= 2:
+        by_ms = tier["answer_by_ms"]
+        late = by_ms is not None and by_ms <= facts["now_ms"]
+        answer = (
+            "an answer is overdue" if late else f"answer {until(by_ms, facts['now_ms'])}" if by_ms else ""
+        )
+        said = f"Escalation tier {tier['tier']} ({tier['name']}): {tier['why']}, {answer}"
+        press = "perdure sweep --once" if "stuck" in tier["why"] else "perdure dead groups"
+        yield Problem("critical" if tier["tier"] > 2 else "warning", said, press)
 
 
 def _unserved(facts: Facts) -> Iterator[Problem]:
