@@ -27,6 +27,7 @@ from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
+from perdure.operate.audit import Audit
 from perdure.operate.choosing import DeadOptions
 from perdure.operate.dead import DeadPage, Imported, Inspected
 from perdure.operate.groups import Group
@@ -347,6 +348,11 @@ class Perdure:
     def retain(self) -> Retained:
         """Delete the documents that are beyond the limits that are set, dead ones after they were exported."""
         return self._call(self.service.retain())
+
+    def audit(self, *, recount: bool = False) -> Audit:
+        """Whether all that was accepted is there and belongs together; `recount` counts anew first, and changes
+        counters, nothing else."""
+        return self._call(self.service.audit(recount=recount))
 
     def sweep(self) -> Sweep:
         """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""

@@ -34,6 +34,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.operate.acts import Acting
+from perdure.operate.audit import Auditing
 from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import stage_of
 from perdure.operate.keys import KeyDesk
@@ -91,6 +92,7 @@ class AsyncPerdure(
     KeyDesk,
     Sweeping,
     WebhookDesk,
+    Auditing,
 ):
     """An app over one store; see `app.Perdure` for what each verb promises."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import looking, operator, serving, webhooks, why
+from perdure.cli import audit, looking, operator, serving, webhooks, why
 from perdure.cli.dead import dead
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
@@ -287,7 +287,7 @@ app.add_typer(dead, name="dead")
 app.add_typer(webhooks.commands, name="webhook")
 for name, listed in looking.COMMANDS.items():
     app.command(name)(listed)
-for command in (*why.COMMANDS, *operator.COMMANDS, serving.serve, simulate, metrics, rules):
+for command in (*why.COMMANDS, *operator.COMMANDS, *audit.COMMANDS, serving.serve, simulate, metrics, rules):
     app.command()(command)
 
 

@@ -19,6 +19,7 @@ from perdure.store.base import Store
 from perdure.store.operations import Promote
 
 PROMOTE_BATCH = 500
+RECOVER_ROUNDS = 20
 PRUNE_ROUNDS = 10
 CALLS_BATCH = 10_000
 SERVER_YOUNG_S = 10.0
@@ -85,6 +86,7 @@ class Sweeper:
         if monotonic_s - self._pruned_s >= self.retention.every_s:
             self._pruned_s = monotonic_s
             try:
+                await self.store.look()
                 await self.store.forget_clients(DAY_MS)
                 await self._prune(swept)
                 await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
@@ -96,11 +98,21 @@ class Sweeper:
         return swept
 
     async def _recover(self, swept: Swept) -> None:
+        for _ in range(RECOVER_ROUNDS):  # the rest has its turn in the next sweep
+            recovered = await self._recover_some(swept)
+            swept.recovered += recovered
+            if recovered:
+                self.store.wake_soon()
+            if recovered < PROMOTE_BATCH:
+                return
+
+    async def _recover_some(self, swept: Swept) -> int:
+        """One batch; how many were taken back."""
         bad: list[tuple[int, Exception]] = []
         expired = await self.store.expired(PROMOTE_BATCH, bad)
         swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
         if not expired or await self.store.up_for_s() < self.server_young_s:
-            return  # right after a restart the workers themselves are only coming back
+            return 0  # right after a restart the workers themselves are only coming back
         gone = await self.store.missing(sorted({job.worker for job in expired if not job.handed_over}))
         results: list[tuple[Job, Result]] = []
         for job in expired:
@@ -110,9 +122,7 @@ class Sweeper:
                 results.append((job, unanswered(job) or lost))
             except Exception as error:  # whatever it is that somebody else wrote there
                 swept.problems.append((f"recover: job {job.id}", error))
-        swept.recovered = await recover(self.store, self.events, results, "lease expired", expired_only=True)
-        if swept.recovered:
-            self.store.wake_soon()
+        return await recover(self.store, self.events, results, "lease expired", expired_only=True)
 
     async def _prune(self, swept: Swept) -> None:
         for _ in range(PRUNE_ROUNDS):

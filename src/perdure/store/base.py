@@ -31,6 +31,7 @@ from perdure.store.operations import (
 )
 
 if TYPE_CHECKING:
+    from perdure.store.auditing import Balance
     from perdure.store.counting import Counts
     from perdure.store.stuck import Page, Run, StuckJob
 
@@ -294,8 +295,11 @@ class Store(Protocol):
     # reading
     async def status(self, org: str, document_id: str) -> records.Status | None: ...
     async def documents(
-        self, org: str | None, state: str | None, after: str | None, limit: int
-    ) -> list[records.Status]: ...
+        self, org: str | None, state: str | None, after: str | None, limit: int, stage: str | None = None,
+        collection: str | None = None,
+    ) -> list[records.Status]:  # fmt: skip
+        """The next documents after this id, newest first."""
+
     async def document(self, org: str, document_id: str) -> records.DocumentRecord | None: ...
     async def attempts(self, org: str, document_id: str) -> list[records.Attempt]: ...
     async def saves(self, org: str, document_id: str, pipeline: str) -> list[records.SavedStage]: ...
@@ -341,6 +345,9 @@ class Store(Protocol):
 
     async def now_ms(self) -> int:
         """The store's time."""
+
+    async def look(self) -> Balance:
+        """Whether all that was accepted is there, and remember it."""
 
     async def counts(self) -> Counts:
         """How many there are of everything, at one moment; it costs the same with a million documents."""

@@ -115,10 +115,19 @@ def miscounted(sql: Dialect) -> Steps[dict[Key, tuple[int, int]]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def recount(sql: Dialect) -> Steps[None]:
+    """Count anew what is there, while everybody who counts waits; accepted documents are not there to be counted."""
+    yield Query(sql.COUNT_LOCK)
+    yield Query("DELETE FROM counter WHERE subject <> 'accepted'")
+    for there in (sql.RECOUNT_DOCUMENTS, sql.RECOUNT_JOBS):
+        yield Query(sql.COUNT_ADD, (NOBODY,), (yield Query(there)))
+
+
 class CountingSql:
     """Statements that both databases take as they are."""
 
     COUNT_ADD: str
+    COUNT_LOCK = "SELECT 1"
     #: What a job is counted as.
     COUNT_JOB = (
         "SELECT key, queue, lane, CASE WHEN worker = 0 THEN 'remote' ELSE state END FROM job "

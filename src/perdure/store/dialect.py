@@ -351,7 +351,7 @@ class Dialect(CountingSql, ABC):
     IN_HAND = f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.worker = $1 ORDER BY j.id"
     EXPIRED = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.lease_until_ms < "
-        "(SELECT coalesce(CAST($1 AS bigint), perdure_now())) ORDER BY j.id LIMIT $2"
+        "(SELECT coalesce(CAST($1 AS bigint), perdure_now())) ORDER BY j.worker, j.id LIMIT $2"
     )
     NEGLECTED = (
         "SELECT t.now_ms - (SELECT min(lease_until_ms) FROM job WHERE state = 'running'), "
@@ -421,7 +421,8 @@ class Dialect(CountingSql, ABC):
     STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
     FIND = "SELECT d.org FROM document d WHERE d.id = $1 LIMIT 1"
     DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"
-    DOCUMENTS = (
+    #: By what has no index: every document is looked at until the page is full.
+    DOCUMENTS_ANY = (
         f"SELECT * FROM (SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE (CAST($1 AS text) IS NULL OR "
         f"d.org = $1) "
         "AND (CAST($3 AS text) IS NULL OR d.id < $3) AND (CAST($6 AS text) IS NULL OR d.collection = $6) "
@@ -461,12 +462,12 @@ class Dialect(CountingSql, ABC):
         "AND fingerprint <> $5"
     )
     ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
-    #: Every queue with the time since which its oldest ready job could have run.
-    QUEUES_READY = (
-        "SELECT q.name, q.paused, "
-        "(SELECT min(CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END) "
-        "FROM job j JOIN lane l ON l.name = j.lane "
-        "WHERE j.state = 'queued' AND j.queue = q.name AND l.down_ms IS NULL) FROM queue q ORDER BY q.name"
+    #: The time since which the oldest ready job could have run, of those whose turn comes next: each organisation's
+    #: oldest is among the first of its stream.
+    READY_SINCE = (
+        "SELECT min(CASE WHEN run_at_ms > created_ms THEN run_at_ms ELSE created_ms END) FROM (SELECT run_at_ms, "
+        "created_ms FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
+        "ORDER BY vt, priority DESC, id LIMIT 500) AS t"
     )
     #: Many end in one flush and so in one millisecond; the id tells them apart.
     PRUNE_BEYOND = (

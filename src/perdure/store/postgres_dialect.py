@@ -140,6 +140,7 @@ class PostgresDialect(Dialect):
     JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_FOLLOW = f"{JOB_ADD} RETURNING org, key"
     JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    COUNT_LOCK = "LOCK TABLE counter IN SHARE ROW EXCLUSIVE MODE"
     COUNT_JOB = f"{Dialect.COUNT_JOB} FOR UPDATE"
     COUNT_ADD = (
         f"INSERT INTO counter (client, {', '.join(NEW_COUNT)}) "

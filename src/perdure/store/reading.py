@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -69,14 +68,6 @@ class Reading:
         """The organisation of a document."""
         found = await self._rows(self.sql.FIND, document_id)
         return found[0][0] if found else None
-
-    async def documents(
-        self, org: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100,
-        stage: str | None = None, collection: str | None = None, pipeline: str | None = None, name: str | None = None,
-    ) -> list[Status]:  # fmt: skip
-        like = None if name is None else "%" + re.sub(r"([!%_])", r"!\1", name.lower()) + "%"
-        asked = (org, state, after, stage, limit, collection, pipeline, like)
-        return [rows.status(row) for row in await self._rows(self.sql.DOCUMENTS, *asked)]
 
     async def document(self, org: str, document_id: str) -> DocumentRecord | None:
         found = await self._rows(self.sql.DOCUMENT, org, document_id)
@@ -159,7 +150,21 @@ class Reading:
 
     async def queues(self) -> list[QueueRecord]:
         """Every queue, by name."""
-        return [QueueRecord(r[0], bool(r[1]), r[2]) for r in await self._rows(self.sql.QUEUES_READY)]
+
+        def steps() -> Steps[list[QueueRecord]]:
+            found = []
+            lanes = [row[0] for row in (yield Query(self.sql.LANES)) if row[1] is None]
+            for name, paused in (yield Query(self.sql.QUEUES)):
+                since: list[int] = []
+                for lane in lanes:
+                    for suspect in (False, True):
+                        since += [
+                            n for (n,) in (yield Query(self.sql.READY_SINCE, (name, lane, suspect))) if n
+                        ]
+                found.append(QueueRecord(name, bool(paused), min(since, default=None)))
+            return found
+
+        return await self._read(steps)
 
     async def counts(self) -> Counts:
         """How many there are of everything, at one moment; it costs the same with a million documents."""

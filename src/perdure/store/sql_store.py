@@ -16,6 +16,7 @@ from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, exchange, holding, migrate, rows
 from perdure.store.archive import Archive
+from perdure.store.auditing import Auditing
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.counting import Counting, counted, folded
 from perdure.store.dead import DeadLetters
@@ -23,6 +24,7 @@ from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
 from perdure.store.inspecting import Inspecting
 from perdure.store.keys import Keys
+from perdure.store.listing import Listing
 from perdure.store.metering import Metering
 from perdure.store.once import Onces
 from perdure.store.operations import (
@@ -56,6 +58,8 @@ WAKE_S = 0.005
 
 class SqlStore(
     Inspecting,
+    Auditing,
+    Listing,
     DeadLetters,
     Archive,
     Metering,

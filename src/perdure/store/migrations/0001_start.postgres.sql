@@ -74,7 +74,7 @@ CREATE TABLE slot (
 CREATE TABLE document (
   org           text COLLATE "C" NOT NULL,
   id            text COLLATE "C" NOT NULL,
-  collection    text NOT NULL,
+  collection    text COLLATE "C" NOT NULL,
   pipeline      text COLLATE "C" NOT NULL,
   kind          text NOT NULL,
   name          text NOT NULL,
@@ -99,8 +99,9 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 ) WITH (fillfactor = 50);  -- its end is written beside it, and touches no index
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
+CREATE INDEX document_failed ON document (state, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
+CREATE INDEX document_collection ON document (org, collection, id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
@@ -155,7 +156,7 @@ CREATE TABLE job (
   CHECK ((probe IS NULL) = (home IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
-CREATE INDEX job_running ON job (id) WHERE state = 'running';
+CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 -- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.

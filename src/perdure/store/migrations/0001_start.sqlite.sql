@@ -93,8 +93,9 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 );
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_failed ON document (org, id) WHERE error_code IS NOT NULL;
+CREATE INDEX document_failed ON document (state, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
+CREATE INDEX document_collection ON document (org, collection, id);
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
@@ -148,7 +149,7 @@ CREATE TABLE job (
   CHECK ((probe IS NULL) = (home IS NULL))
 );
 CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
-CREATE INDEX job_running ON job (id) WHERE state = 'running';
+CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 -- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
