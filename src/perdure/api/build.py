@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from perdure import __version__
-from perdure.api import documents, finding, health, streaming
+from perdure.api import dead, documents, finding, health, operating, remote, streaming, webhooks
 from perdure.api.caller import Gate
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
@@ -43,8 +43,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     app.state.service, app.state.streams = service, 0
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     app.state.limits = Limits(settings.document_bytes_max, settings.api_json_bytes_max, PAUSE_S, UPLOAD_S)
-    for router in (documents.router, finding.router, streaming.router, health.router):
-        app.include_router(router)
+    for part in (documents, remote, finding, dead, operating, webhooks, streaming, health):
+        app.include_router(part.router)
     handle_errors(app)
     _add_schemas(app)
     return app

@@ -9,7 +9,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from perdure.api.caller import Caller, Reader, Writer
 from perdure.api.problems import Refused
@@ -35,6 +35,8 @@ from perdure.api.views import (
     time_of,
 )
 from perdure.errors import MoveForbidden
+from perdure.operate.timeline import Happening
+from perdure.operate.why import Why
 from perdure.service import AddOptions
 from perdure.store.operations import Added, Once
 
@@ -76,6 +78,10 @@ BODY = {
 }
 
 
+class Timeline(BaseModel):
+    timeline: list[Happening]
+
+
 @router.post("", status_code=201, response_model=Taken, openapi_extra=BODY)
 async def create(
     request: Request, response: Response, service: Service, caller: Writer, asked: Annotated[Asked, Query()],
@@ -114,11 +120,22 @@ async def list_documents(
     service: Service, caller: Reader,
     state: Annotated[str | None, Query(max_length=100, description="A state, or a word of other systems for one.")]
     = None,
+    collection: Annotated[str | None, Query(max_length=1000)] = None,
+    pipeline: Annotated[str | None, Query(max_length=1000)] = None,
+    name: Annotated[str | None, Query(max_length=1000)] = None,
     after: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page:  # fmt: skip
     """Documents of the organisation, newest first."""
-    found = await service.documents(state=state, org=caller.org, after=after, limit=limit)
+    found = await service.documents(
+        state=state,
+        org=caller.org,
+        collection=collection,
+        pipeline=pipeline,
+        name=name,
+        after=after,
+        limit=limit,
+    )
     views = [DocumentView.of(one) for one in found]
     return Page(documents=views, next=found[-1].id if len(found) == limit else None)
 
@@ -156,13 +173,31 @@ async def attempts(service: Service, caller: Reader, id_: DocumentId) -> Attempt
     return Attempts(attempts=[AttemptView.of(a) for a in await service.attempts(id_, caller.org)])
 
 
+@router.get("/{id}/why", response_model=Why)
+async def why(service: Service, caller: Reader, id_: DocumentId) -> Why:
+    """One sentence: what it waits for, since when, what happens next."""
+    return await service.why(id_, caller.org)
+
+
+@router.get("/{id}/timeline", response_model=Timeline)
+async def timeline(service: Service, caller: Reader, id_: DocumentId) -> Timeline:
+    """All that happened to it, in order."""
+    return Timeline(timeline=await service.timeline(id_, caller.org))
+
+
 @router.post("/{id}/requeue", response_model=Acted)
 async def requeue(service: Service, caller: Writer, id_: DocumentId, act: RequeueAct | None = None) -> Acted:
     """Start a new generation of a document that has ended, with a fresh budget of attempts."""
     asked = act or RequeueAct()
     await service.status(id_, caller.org)
     answer = await service.requeue(
-        id_, from_stage=asked.from_stage, reason=asked.reason, who=caller.who, org=caller.org
+        id_,
+        from_stage=asked.from_stage,
+        reason=asked.reason,
+        at=asked.at,
+        delay_s=asked.delay_s,
+        who=caller.who,
+        org=caller.org,
     )
     return _acted(id_, answer)
 

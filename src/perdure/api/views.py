@@ -200,6 +200,8 @@ class RequeueAct(Act):
     from_stage: Text | None = Field(
         default=None, description="Run again from here on, although it was saved."
     )
+    at: datetime | None = Field(default=None, description="Not before; with a time zone.")
+    delay_s: float = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
 
 
 class Acted(BaseModel):
