@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aio_pika
 import pytest
@@ -22,7 +23,7 @@ from perdure.core.fingerprint import digest
 from perdure.engine.handing import EXCHANGE
 from perdure.settings import Settings
 from perdure.store.records import OutboxRecord
-from perdure.watch.broker import DEAD_QUEUE, Broker
+from perdure.watch.broker import DEAD_QUEUE, Broker, declare_exchange
 from tests.faults.elsewhere import DONE, EVENT, archives, remote
 from tests.faults.fleet import ROOT, Fleet
 from tests.faults.process import WorkerProcess
@@ -198,6 +199,48 @@ def test_events_wait_until_somebody_listens_and_nobody_is_charged(fleet: Fleet, 
         fleet.run(["-m", "tests.faults.elsewhere"], rabbit.variables)
         fleet.wait(lambda: app.status(id_).state == "done", "the document to be done")
         assert app.status(id_).attempts_made == 1
+
+
+def test_what_a_service_never_got_is_found_by_the_stuck_sweep_and_told_again_under_another_id(
+    local_fleet: Fleet, rabbit: Rabbit
+) -> None:
+    fleet, often = (
+        local_fleet,
+        {"RETRY_JOB_INTERVAL_SECONDS": "1", "RETRY_JOB_STUCK_THRESHOLD_HOURS": "0.001"},
+    )
+    _on(rabbit, _listening)
+    fleet.run(["-m", "perdure", "worker", APP], {**rabbit.variables, **often})
+    with Perdure(fleet.url, pipelines=[remote]) as app:
+        id_ = app.add(text="a", name="a", pipeline=remote, collection="archives").id
+        first = _on(rabbit, _next_event)
+        # the broker lost it, and the store is as it was before the lease began
+        fleet.query("UPDATE job SET lease_until_ms = NULL")
+        second = _on(rabbit, _next_event)
+        assert first["id"] != second["id"]
+        assert [(event["document_id"], event["attempt"]) for event in (first, second)] == [(id_, 1), (id_, 2)]
+        told = app._call(app.service.store.retry_job())
+        assert (told.requeued["archives"], told.max_retries_exceeded["archives"]) == (1, 0)
+        assert app.remote_finish(id_, first["token"], {"text": "late"}) != "saved"
+        assert app.remote_finish(id_, second["token"], {"text": "A"}) == "saved"
+        fleet.wait(lambda: app.status(id_).state == "done", "the document to be done")
+        assert app.output(id_, "store") == "A"
+
+
+async def _listening(channel: AbstractChannel) -> None:
+    """The queue of a service that takes nothing yet."""
+    exchange = await declare_exchange(channel)
+    await (await channel.declare_queue("parser", durable=True)).bind(exchange, EVENT)
+
+
+async def _next_event(channel: AbstractChannel) -> dict[str, Any]:
+    queue = await channel.get_queue("parser")
+    for _ in range(600):
+        if (message := await queue.get(fail=False)) is not None:
+            await message.ack()
+            event: dict[str, Any] = json.loads(message.body)
+            return event
+        await asyncio.sleep(0.1)
+    raise AssertionError("no event came")
 
 
 def test_what_cannot_be_understood_is_set_aside_with_its_reason(local_fleet: Fleet, rabbit: Rabbit) -> None:

@@ -644,7 +644,7 @@ class Dialect(CountingSql, ABC):
     )
     JOBS_END: str  # the last of a number of jobs after (organisation, id)
     JOBS_LEFT: str
-    JOBS_PAGE: str  # of a job j: after the first such pair, up to the second
+    JOBS_PAGE: str  # jobs, as j: after the first such pair, up to the second
     DUE: str
     PROMOTE: str
     SLOT_ADD: str

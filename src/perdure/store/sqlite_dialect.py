@@ -83,7 +83,7 @@ class SqliteDialect(Dialect):
     STATUSES = Dialect.STATUS
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE id > $2"
-    JOBS_PAGE = "j.id > $2 AND j.id <= $4"
+    JOBS_PAGE = "(SELECT * FROM job WHERE id > $2 AND id <= $4 ORDER BY id LIMIT {size}) j"
     JOBS_OPEN = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL"
     ITEMS_SAVED = (
         "SELECT $2, count(*) FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "

@@ -44,9 +44,9 @@ SERVED_SINCE = "SELECT queues FROM worker WHERE kind = 'worker' AND beat_ms > $1
 
 _SINCE = "coalesce(j.aside_ms, CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END)"
 _PAST_DUE = (
-    "FROM job j JOIN document d ON d.org = j.org AND d.id = j.document_id LEFT JOIN queue q ON q.name = j.queue "
+    "FROM {page} JOIN document d ON d.org = j.org AND d.id = j.document_id LEFT JOIN queue q ON q.name = j.queue "
     "LEFT JOIN lane l ON l.name = j.lane "
-    f"WHERE {{page}} AND j.finished_ms IS NULL AND {_SINCE} <= $5 AND coalesce(j.progress_ms, 0) <= $5"
+    f"WHERE j.finished_ms IS NULL AND {_SINCE} <= $5 AND coalesce(j.progress_ms, 0) <= $5"
 )
 _KNOWN = "q.name IS NOT NULL AND l.name IS NOT NULL"
 _OPEN = "(l.name IS NULL OR (l.down_ms IS NULL AND l.open_ms <= $5))"
@@ -178,14 +178,14 @@ def _attend(sql: Dialect, clock_ms: int | None) -> Steps[tuple[int, int]]:
 def _page(sql: Dialect, after: tuple[str, int], size: int, cutoff_ms: int, now_ms: int) -> Steps[Page]:
     end = yield Query(sql.JOBS_END, (*after, size - 1))
     upto = (end[0][0], end[0][1]) if end else END
-    asked = (*after, *upto, cutoff_ms)
+    asked, page = (*after, *upto, cutoff_ms), sql.JOBS_PAGE.format(size=size)
     found, bad = [], []
-    for row in (yield Query(STUCK.format(page=sql.JOBS_PAGE), (*asked, now_ms - GAP_MS))):
+    for row in (yield Query(STUCK.format(page=page), (*asked, now_ms - GAP_MS))):
         try:
             found.append(_stuck(row))
         except Exception as error:  # whatever it is that somebody else wrote there
             bad.append((row[0], error))
-    starved: dict[str, int] = dict((yield Query(STARVED.format(page=sql.JOBS_PAGE), asked)))
+    starved: dict[str, int] = dict((yield Query(STARVED.format(page=page), asked)))
     looked_at = size if end else (yield Query(sql.JOBS_LEFT, after))[0][0]
     return Page(upto if end else None, looked_at, found, starved, bad)
 
