@@ -15,6 +15,7 @@ from tests.faults.documents.library import book
 from tests.faults.documents.places import APP, CRASHES, HANGS, STALL_VARIABLE
 from tests.faults.fleet import Fleet
 from tests.pipelines.extract.hostile import MIB, chapter, epub
+from tests.pipelines.extract.test_hostile import READ, REFUSED
 
 GOOD = 30
 STALL_S = 2.0
@@ -92,6 +93,43 @@ def impatient(nearby: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little patience with a parser that shows no progress, and the embedder that is used where nobody chose one."""
     monkeypatch.setenv(STALL_VARIABLE, str(STALL_S))
     monkeypatch.setenv("PERDURE_EMBEDDER", "auto")
+
+
+def assert_little_memory(fleet: Fleet, cases: Iterable[str], org: str = "hostile") -> None:
+    """All of these through a worker: each ends as it must, and only processes that can be killed grow by them."""
+    worker = fleet.start(APP, concurrency=1)
+    entries: dict[str, AddOptions] = {
+        case: {"data": (REFUSED.get(case) or READ[case])[1](), "media_type": "application/octet-stream"}
+        for case in cases
+    }
+    ids = add(fleet, entries, org)
+    wait_until_quiet(fleet, within_s=200)
+    supervisor_mb, worker_mb = heaviest_mb([worker.pid]), heaviest_mb([worker.child])
+
+    print(f"at most {supervisor_mb} MB in the supervisor, {worker_mb} MB in the worker's process")
+    for case, id_ in ids.items():
+        status = fleet.ask(fleet.app.status(id_, org))
+        wanted = ("dead", REFUSED[case][0]) if case in REFUSED else ("done", None)
+        assert (status.state, status.error_code) == wanted, case
+    assert max(supervisor_mb, worker_mb) < RSS_MAX_MB
+    assert '"worker lost"' not in worker.said
+
+
+@pytest.fixture
+def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as it has by itself: some of these take their time."""
+    monkeypatch.delenv(STALL_VARIABLE)
+
+
+@pytest.mark.timeout(240)
+def test_a_line_without_end_takes_little_memory(local_library: Fleet, patient: None) -> None:
+    assert_little_memory(local_library, ["line of 10 MB", "zip bomb", "entity bomb in docx", "deep mail"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_whatever_is_hostile_takes_little_memory(library: Fleet, patient: None) -> None:
+    assert_little_memory(library, [case for case in (*REFUSED, *READ) if case != "empty"])
 
 
 @pytest.mark.timeout(240)
