@@ -39,7 +39,7 @@ def pipeline_giving(value: Any) -> Pipeline:
         ("𝄞 é ", "𝄞 é "),
         (None, None),
         ([], []),
-        ("x" * 100_000, "x" * 100_000),
+        ("x" * 150_000, "x" * 150_000),
     ],
     ids=["nul", "surrogate", "nested", "numbers", "astral", "none", "empty", "large"],
 )

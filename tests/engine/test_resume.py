@@ -13,7 +13,7 @@ from perdure.errors import StageUnknown
 from perdure.store.base import Query, Steps
 from perdure.testing import Trial, drain, recording, tick, trial
 
-LARGE = "x" * 40_000  # more than fits into a row
+LARGE = "x" * 140_000  # more than fits into a row
 
 
 def execute(app: Trial, sql: str, *params: Any) -> list[tuple[Any, ...]]:
@@ -124,7 +124,7 @@ def test_items_larger_than_a_row_are_taken_up_too(store_url: str) -> None:
 
     async def ask(word: str) -> str:
         paid[word] += 1
-        return word * 50_000
+        return word * 150_000
 
     @pipeline.stage
     async def embed(doc: Document, ctx: Context) -> int:
@@ -139,7 +139,7 @@ def test_items_larger_than_a_row_are_taken_up_too(store_url: str) -> None:
         id_ = app.add(text="a", pipeline=pipeline).id
         assert drain(app).done == 1
         assert paid == {"a": 1, "b": 1, "c": 1}
-        assert app.output(id_, "embed") == 150_000
+        assert app.output(id_, "embed") == 450_000
         app.requeue(id_, from_stage="embed")
         drain(app)
         assert paid == {"a": 2, "b": 2, "c": 2}

@@ -18,7 +18,7 @@ from perdure.core.scope import MESSENGERS, WORK
 from perdure.engine import rooms
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
-from perdure.engine.intake import keep
+from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, keep
 from perdure.engine.isolate import CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
@@ -236,7 +236,7 @@ class Execution:
         """Durable when it returns; LeaseLost when the job is not ours any more."""
         if self.revoked:
             raise LeaseLost("the stage was given up")
-        inline, blob = await keep(value, self.runner.blobs)
+        inline, blob = await keep(value, self.runner.blobs, OUTPUT_INLINE_BYTES_MAX)
         fingerprint = self.fingerprint
         item = ItemOutput(self.stage.name, key, fingerprint, len(value), inline, blob)
         stage = self.stage

@@ -27,6 +27,8 @@ from perdure.store.records import DocumentRecord
 from perdure.store.text import checked
 
 INLINE_BYTES_MAX = 32 * 1024
+#: Outputs are read only where they are wanted, and a file of its own takes longer than the rest of the save.
+OUTPUT_INLINE_BYTES_MAX = 128 * 1024
 META_BYTES_MAX = 64 * 1024
 CONTENT_BYTES_MAX = 512 * 1024 * 1024
 PRIORITY_BOUND = 100
@@ -132,9 +134,11 @@ def limit_key(record: DocumentRecord, pipeline: Pipeline) -> str | None:
     return None if key is None else checked(key, "the concurrency key", INDEXED_MAX)
 
 
-async def keep(content: bytes, blobs: Blobs) -> tuple[bytes | None, str | None]:
+async def keep(
+    content: bytes, blobs: Blobs, inline_max: int = INLINE_BYTES_MAX
+) -> tuple[bytes | None, str | None]:
     """Small content stays in its row, large content becomes a blob: (inline, blob)."""
-    if len(content) <= INLINE_BYTES_MAX:
+    if len(content) <= inline_max:
         return content, None
     return None, await blobs.put(content)
 

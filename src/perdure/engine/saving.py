@@ -15,7 +15,7 @@ from perdure.core.lane import lane_of
 from perdure.core.model import ONLY, REPAIR, Job, repairs
 from perdure.engine.address import find_pipeline
 from perdure.engine.document import Document
-from perdure.engine.intake import first_job, keep, with_limit
+from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, first_job, keep, with_limit
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.result import Emitted, Spawn, SpawnDocument
 from perdure.errors import Permanent
@@ -96,7 +96,7 @@ async def stage_output(
     stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs, degraded: bool = False
 ) -> StageOutput:
     """The output as the store takes it; a large one is a blob by the time this returns."""
-    inline, blob = await keep(output, blobs)
+    inline, blob = await keep(output, blobs, OUTPUT_INLINE_BYTES_MAX)
     return StageOutput(
         stage.name, stage.version, input_hash, hashlib.sha256(output).hexdigest(), len(output), inline, blob,
         stage.model_name(), duration_ms, degraded,
