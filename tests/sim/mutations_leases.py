@@ -209,12 +209,12 @@ def leases_taken_from_the_living() -> Iterator[None]:
 def leases_by_the_workers_clock() -> Iterator[None]:
     """Each process judges leases and due times by its own clock."""
 
-    def init(self: flusher.Flusher, driver: Any, register: Any, now_ms: Any, *rest: Any) -> None:
+    def init(self: flusher.Flusher, driver: Any, register: Any, now_ms: Any, **more: Any) -> None:
         def own_ms() -> int:
             behind_s = len(driver.process.name) % 3 * 20
             return int(driver.world.now_ms()) - behind_s * 1000
 
-        whole(self, driver, register, own_ms, *rest)
+        whole(self, driver, register, own_ms, **more)
 
     whole = flusher.Flusher.__init__
     with mock.patch.object(flusher.Flusher, "__init__", init):

@@ -17,7 +17,7 @@ from perdure.errors import InputInvalid
 from perdure.store.matrix import Matrix, unit
 from perdure.store.near import Among
 from perdure.store.searching import Searching
-from tests.store.making import ORG, World, output, save
+from tests.store.making import ORG, World, dead, output, save
 from tests.store.test_chunks import MODEL, chunk, chunk_set, indexed, texts, vector
 
 
@@ -92,6 +92,21 @@ async def test_both_ways_together_beat_either_alone(world: World) -> None:
     assert [hit.snippet[:5] for hit in hits] == ["the s", "sea s", "ocean"]
     assert hits[0].score > hits[1].score > 0
     assert len(await world.store.search(ORG, "sea", (MODEL, vector(1, 0, 0)), limit=1)) == 1
+
+
+async def test_what_was_purged_takes_nobodys_place(memory_world: World) -> None:
+    world = memory_world
+    gone = await indexed(world, "a whale that is gone", vectors=[vector(1, 0)])
+    await indexed(world, "a whale", vectors=[vector(1, 0.5)])
+    near = (MODEL, vector(1, 0))
+    assert await texts(world, "", vector=near, limit=1) == ["a whale that is gone"]
+
+    await world.settle(gone, dead("bad_file"))
+    await world.store.purge([(ORG, gone.document_id)])
+
+    assert await texts(world, "whale", vector=near) == ["a whale"]
+    assert await texts(world, "", vector=near, limit=1) == ["a whale"]
+    assert [matrix.count for matrix in world.store.vectors.matrices.values()] == [1]
 
 
 async def test_vectors_of_another_model_or_length_or_none_are_left_out(world: World) -> None:
