@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from perdure import Context, Document, Perdure, Permanent, Pipeline, Transient
 from perdure.operate import status
 from perdure.store.open import open_store
 from perdure.testing import drain, trial
-from tests.doors.command import facts, refused, succeeded
+from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 
 OVERVIEW_KEYS = (
     "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
@@ -266,3 +268,37 @@ def test_what_stood_in_and_what_was_made_good_is_counted(store_url: str) -> None
         app.release("scales")
         drain(app)
     assert facts("--store", store_url)["fallbacks"] == {"degraded": 2, "repaired": 2}
+
+
+def test_watching_it_writes_a_line_when_the_headline_changes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+    with Perdure(url, pipelines=[letters]) as app, subprocess.Popen(
+        [*COMMAND, "status", "--watch", "--store", url],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as watching:
+        assert watching.stdout is not None
+        assert "All well: no documents yet." in watching.stdout.readline()
+        app.add(text="sun", pipeline=letters)
+        said = watching.stdout.readline()
+        assert "No worker serves 1 job in queue documents: press `perdure worker`." in said
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0
+        assert watching.stdout.read() == ""
+
+
+def test_a_store_whose_only_worker_is_gone_says_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+
+    async def die() -> None:
+        store = open_store(url)
+        await store.open()
+        worker = await store.register("worker", "host:1", ["documents"])
+        await store.driver.unlock("worker", worker)
+        await store.close()
+
+    asyncio.run(die())
+    said = succeeded("status", "--store", url)
+    assert "gone" in said
+    assert "none is alive: start one with perdure worker" in said
