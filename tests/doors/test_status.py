@@ -272,12 +272,15 @@ def test_what_stood_in_and_what_was_made_good_is_counted(store_url: str) -> None
 
 def test_watching_it_writes_a_line_when_the_headline_changes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/p.db"
-    with Perdure(url, pipelines=[letters]) as app, subprocess.Popen(
-        [*COMMAND, "status", "--watch", "--store", url],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as watching:
+    with (
+        Perdure(url, pipelines=[letters]) as app,
+        subprocess.Popen(
+            [*COMMAND, "status", "--watch", "--store", url],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as watching,
+    ):
         assert watching.stdout is not None
         assert "All well: no documents yet." in watching.stdout.readline()
         app.add(text="sun", pipeline=letters)

@@ -125,7 +125,16 @@ def test_waiting() -> None:
     )
     later = replace(FAILED, outcome="later", error_code="rate_limited", why="asked to wait: rate_limited")
     told = said("waiting", attempts=(later,), **due)
-    assert "asked to wait: rate_limited (rate_limited (the line is busy) (HTTP 503))" in told
+    assert (
+        "at stage embed: it was asked to wait, rate_limited (the line is busy) (HTTP 503); it goes on" in told
+    )
+    by = said("waiting", attempts=(replace(later, requests={"openai": 1}),), **due)
+    assert "it was asked to wait by openai, rate_limited" in by
+    away = replace(later, error_code="store_busy", why="the store was away")
+    assert "the store was away, store_busy (the line is busy)" in said("waiting", attempts=(away,), **due)
+    told_when = replace(FAILED, why="backoff after attempt 1 of 3, asked to wait", requests={"openai": 2})
+    asked = said("waiting", attempts=(told_when,), **due)
+    assert asked.endswith("attempt 2 begins in 3.0 s (08:00:03Z), as it was asked to by openai.")
     assert told.endswith("it goes on in 3.0 s (08:00:03Z) and no attempt was used.")
     assert said("waiting", **due) == "It is scheduled and begins in 3.0 s (08:00:03Z)."
     requeued = Act(3, NOW - 9_000, "ann", "requeue", "acme", ID, "when it is quiet")

@@ -10,6 +10,7 @@ NUMBERS = frozenset(
     {
         "ready", "running", "waiting", "held", "over limit", "in hand", "id", "version", "size", "dead", "number",
         "at once", "per second", "let in", "waiting for room", "documents", "workers",
+        "operations", "retried", "times", "then well", "failed", "added (p95)",
     }
 )  # fmt: skip
 STYLES = {"dead": "red", "held": "yellow", "waiting": "yellow", "running": "green"}

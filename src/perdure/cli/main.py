@@ -148,9 +148,12 @@ def status(
     from perdure.cli.opened import opened
     from perdure.cli.status import show_overview
     from perdure.cli.status import watch as watching
+    from perdure.errors import InputInvalid
     from perdure.operate import status
 
-    if watch and document is None:
+    if watch:
+        if document is not None:
+            raise InputInvalid("--watch shows the whole store; leave the id out")
         return opened(store, lambda app: watching(app, json))
     facts = opened(
         store, lambda app: status.document(app.store, document) if document else status.overview(app.store)

@@ -11,10 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from perdure.cli.dependencies import calls, services, troubled
 from perdure.cli.drawing import STYLES, console, plain, table
 from perdure.cli.stop import Stop
 from perdure.operate.status import Facts, overview
-from perdure.operate.words import clock, line, since, until
+from perdure.operate.words import clock, since, until
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -73,6 +74,7 @@ def drawn(facts: Facts) -> list[RenderableType]:
         ("Queues", _queues(facts)),
         ("Workers", _workers(facts)),
         ("Down, and held because of it", _down(facts)),
+        ("Calls that are worth a look", _calls(facts)),
         ("Dead, the largest groups", _dead(facts)),
         ("Outbox", _outbox(facts)),
     ):
@@ -114,17 +116,13 @@ def _workers(facts: Facts) -> RenderableType:
 
 
 def _down(facts: Facts) -> RenderableType | None:
-    now = facts["now_ms"]
-    shown = table("needs", "state", "for", "by", "held", "next probe", "reason")
     down = [one for one in facts["dependencies"] if one["state"] != "up"]
-    for one in down:
-        probe = until(one["probe_at_ms"], now) if one["probe_at_ms"] is not None else ""
-        ramp = f" {one['ramp_per_s']:.0f}/s" if one["ramp_per_s"] is not None else ""
-        shown.add_row(
-            Text(one["name"], style="yellow"), one["state"] + ramp, since(one["since_ms"], now), one["held_by"] or "",
-            f"{one['held']:,}", probe, line(one["reason"] or ""),
-        )  # fmt: skip
-    return shown if down else None
+    return services(down, facts["now_ms"]) if down else None
+
+
+def _calls(facts: Facts) -> RenderableType | None:
+    found = troubled(facts["calls"])
+    return calls(found) if found else None
 
 
 def _dead(facts: Facts) -> RenderableType | None:

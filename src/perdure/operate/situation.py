@@ -119,7 +119,7 @@ async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
 
 
 async def _paused(store: SqlStore, queue: str) -> Act | None:
-    if not any(one.name == queue and one.paused for one in await store.queues()):
+    if not await store.paused(queue):
         return None
     acts = await store.acts(1, verb="pause", target=queue)
     return acts[0] if acts else Act(0, 0, "somebody", "pause", None, queue, "")

@@ -150,22 +150,22 @@ def _waiting(s: Situation) -> Said:
     if (aside := _unserved(s)) is not None:
         return aside
     if last is None or job is None:
-        by = next((act for act in s.acts if act.verb == "requeue"), None)
-        who = f" by {by.who}{_because(by.reason)}" if by is not None and s.status.generation > 1 else ""
+        act = next((one for one in s.acts if one.verb == "requeue"), None)
+        who = f" by {act.who}{_because(act.reason)}" if act is not None and s.status.generation > 1 else ""
         return f"It is scheduled{who} and begins {again}", None
-    cause = f"{_failed(last)}"
-    waited = since(last.ended_ms, s.now_ms)
+    cause, waited = _failed(last), since(last.ended_ms, s.now_ms)
+    by = f" by {', '.join(sorted(last.requests))}" if last.requests else ""
     if last.outcome in ("retry", "rescheduled"):
         tried = f"attempt {last.attempt} of {job.attempts_max} failed at stage {last.stage}"
-        return (
-            f"It has waited for {waited} because {tried} with {cause}; attempt {last.attempt + 1} begins {again}",
-            None,
-        )
-    asked = f"{last.why}{f' ({cause})' if last.error_code else ''}"
-    return (
-        f"It has waited for {waited} at stage {last.stage}: {asked}; it goes on {again} and no attempt was used",
-        None,
-    )
+        asked = f", as it was asked to{by}" if "asked to wait" in last.why else ""
+        then = f"attempt {last.attempt + 1} begins {again}{asked}"
+        return f"It has waited for {waited} because {tried} with {cause}; {then}", None
+    if last.error_code is not None and last.why == f"asked to wait: {last.error_code}":
+        why = f"it was asked to wait{by}, {cause}"
+    else:
+        why = f"{last.why}{f', {cause}' if last.error_code else ''}"
+    told = f"It has waited for {waited} at stage {last.stage}: {why}"
+    return f"{told}; it goes on {again} and no attempt was used", None
 
 
 def _gathering(s: Situation) -> Said:

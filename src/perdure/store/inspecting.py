@@ -37,6 +37,7 @@ AHEAD = (
     "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
     "AND vt <= $4 AND (vt < $4 OR priority > $5 OR (priority = $5 AND id < $6)) LIMIT $7) AS t"
 )
+PAUSED = "SELECT paused FROM queue WHERE name = $1"
 CHILDREN = (
     "SELECT pipeline, state, count(*), min(created_ms), max(created_ms), max(finished_ms) FROM document "
     "WHERE org = $1 AND parent_id = $2 GROUP BY pipeline, state ORDER BY pipeline, state"
@@ -154,6 +155,11 @@ class Inspecting(Reading):
         """The document's jobs that are still in their queues' tables, in the order in which they were made."""
         found = await self._rows(JOBS, org, document_id)
         return [JobRecord(*(*row[:7], bool(row[7]), *row[8:])) for row in found]
+
+    async def paused(self, queue: str) -> bool:
+        """Whether the queue is paused; one that is not known is not."""
+        found = await self._rows(PAUSED, queue)
+        return bool(found and found[0][0])
 
     async def ahead(self, job: JobRecord) -> int:
         """How many jobs have their turn before a queued one, AHEAD_MAX at most."""
