@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from perdure import Document, Pipeline
+from perdure import Document, Permanent, Pipeline
 from perdure.core.events import DocumentDead, Events, StuckSwept
 from perdure.engine import stuck as module
 from perdure.engine.stuck import StuckRun, StuckSweep
 from perdure.store.base import Query, Steps
 from perdure.store.records import RetryJob
-from perdure.testing import Trial, drain, recording, tick, trial
+from perdure.testing import Trial, drain, failing, recording, tick, trial
 
 books = Pipeline("books")
 archives = Pipeline("archives", attempts=5, backoff_s=1)
@@ -219,6 +219,28 @@ def test_a_document_without_an_attempt_left_is_buried_by_the_same_rules_as_any_o
         assert told(app).exhausted["threads"] == 0
 
 
+def test_who_dies_of_his_last_attempt_is_counted_whoever_buries_him(store_url: str) -> None:
+    with trial([books, archives], store=store_url) as app:
+        with failing(read, *[ValueError("no")] * 3, Permanent("bad_file")):
+            app.add(text="a worker", pipeline=books, collection="messages")
+            drain(app)
+            app.add(text="not of attempts", pipeline=books, collection="messages")
+            drain(app)
+        app.add(text="b", pipeline=archives, collection="archives", attempts=1)
+        tick(app)
+        events = app._call(app.service.store.outbox(10))
+        app._call(app.service.store.outbox_sent(events))
+        app.clock.advance(3_600)
+        tick(app)
+        app.add(text="c", pipeline=archives, collection="threads", attempts=1)
+        tick(app)
+        event = json.loads(app._call(app.service.store.outbox(10))[-1].payload)
+        app.remote_fail(event["document_id"], event["token"], code="no", retryable=True)
+        counts = told(app)
+        assert (counts.max_retries_exceeded["messages"], counts.failed["messages"]) == (1, 2)
+        assert (counts.max_retries_exceeded["archives"], counts.max_retries_exceeded["threads"]) == (1, 1)
+
+
 def test_starved_documents_have_a_count_of_their_own_and_keep_their_place(store_url: str) -> None:
     with trial([books, notes], store=store_url) as app:
         app.add(text="a", pipeline=books, collection="messages")
@@ -310,6 +332,20 @@ def test_a_row_that_cannot_be_read_stops_neither_sweep(store_url: str) -> None:
         assert swept.recovered == 2
         assert [where for where, _ in swept.problems] == [f"recover: job {run.problems[0].split()[1]}"]
         assert good
+
+
+def test_a_row_that_cannot_be_read_does_not_keep_a_queue_from_its_workers(store_url: str) -> None:
+    with trial([books, notes], store=store_url) as app:
+        bad, good = (app.add(text=text, pipeline=books).id for text in ("bad", "good"))
+        execute(app, "UPDATE job SET policy = '{broken' WHERE document_id = $1", bad)
+        while tick(app):
+            pass
+        assert app.status(good).state == "done"
+        app.clock.advance(60)
+        swept = app._call(app.sweeper.sweep(0.0))
+        assert [type(error).__name__ for _, error in swept.problems] == ["JSONDecodeError"]
+        live(app, 25)
+        assert sweep(app).status == "partial"
 
 
 def test_a_write_that_is_refused_fails_alone(store_url: str) -> None:

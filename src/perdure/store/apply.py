@@ -378,7 +378,7 @@ class Flush:
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
-        claimed = [rows.claimed(row) for row in found]
+        claimed = rows.readable(found)
         self.counting.claimed(one.job for one in claimed)
         return claimed
 
@@ -406,7 +406,7 @@ def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
         match op:
             case Claim():
                 found = yield Query(sql.CLAIMED_AGAIN, (op.worker, op.token))
-                answers.append([rows.claimed(row) for row in found])
+                answers.append(rows.readable(found))
             case Save(job=job):
                 still = yield Query(sql.SAVED_AGAIN, (job.org, job.id, job.token))
                 answers.append(bool(still))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
@@ -51,6 +52,16 @@ def jobs(found: Sequence[Row], bad: list[tuple[int, Exception]] | None = None) -
         except Exception as error:  # whatever it is that somebody else wrote there
             if bad is not None:
                 bad.append((row[0], error))
+    return read
+
+
+def readable(found: Sequence[Row]) -> list[Claimed]:
+    """Claims that can be read. The others stay as they are until their lease ends, and a sweep tells of them: one row
+    that somebody else wrote to must not keep a queue from its workers."""
+    read = []
+    for row in found:
+        with suppress(Exception):
+            read.append(claimed(row))
     return read
 
 
