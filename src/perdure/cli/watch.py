@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -130,10 +131,26 @@ async def follow(
             if working is not None:
                 await _end(app, working, stop)
         shown.show(watched.seen, watched.states, await watched.look(), "")
+    dead = await _children(app, org, list(islice(watched.states.get("done", ()), LOOK_MAX)), watched)
     if watched.over:
-        return 0 if len(watched.states.get("done", ())) == len(watched.seen) else 1
+        return 0 if len(watched.states.get("done", ())) == len(watched.seen) and not dead else 1
     print("perdure: what has not ended goes on whenever a worker runs; see `perdure status`", file=sys.stderr)
     return STOPPED if stop.asked.is_set() else 1
+
+
+async def _children(app: AsyncPerdure, org: str, ids: Sequence[str], watched: Watched) -> int:
+    """Tell what became of the documents that came out of these, as messages of an archive; how many died."""
+    dead = 0
+    for id_ in ids:
+        counts: Counter[str] = Counter()
+        for found in await app.store.children(org, id_):
+            counts[found.state] += found.count
+        if counts:
+            dead += counts["dead"]
+            words = ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items()))
+            see = "; see `perdure dead groups`" if counts["dead"] else ""
+            print(f"perdure: {watched.seen[id_].name}: of what is in it {words}{see}", file=sys.stderr)
+    return dead
 
 
 async def _show(watched: Watched, shown: Screen, stop: Stop, working: asyncio.Task[None] | None) -> None:
