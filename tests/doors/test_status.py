@@ -18,7 +18,7 @@ from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 
 OVERVIEW_KEYS = (
     "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
-    "dead stuck escalation outbox"
+    "dead stuck escalation audit outbox"
 ).split()
 STATES = "queued running waiting held done dead cancelled".split()
 QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote workers".split()

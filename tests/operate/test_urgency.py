@@ -38,6 +38,7 @@ WELL: dict[str, Any] = {
     "dead": {"documents": 0, "groups": []},
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
     "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
+    "audit": {"difference": 0, "looked_ms": NOW, "problems": None, "audited_ms": None},
     "outbox": {"waiting": 0, "since_ms": None, "reason": None},
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
@@ -71,6 +72,18 @@ def test_all_is_well() -> None:
             {"escalation": {"tier": 2, "name": "warning", "why": "60 documents are stuck", "answer_by_ms": NOW - 1}},
             "warning", "Escalation tier 2 (warning): 60 documents are stuck, an answer is overdue",
             "perdure sweep --once",
+        ),
+        (
+            {"audit": {"difference": 2, "looked_ms": NOW, "problems": None, "audited_ms": None}}, "critical",
+            "2 documents are accepted and not there", "perdure audit",
+        ),
+        (
+            {"audit": {"difference": -1, "looked_ms": NOW, "problems": None, "audited_ms": None}}, "critical",
+            "1 document is there that nobody accepted", "perdure audit",
+        ),
+        (
+            {"audit": {"difference": 0, "looked_ms": NOW, "problems": 3, "audited_ms": NOW - HOUR}}, "warning",
+            "The audit 1.0 h ago found 3 problems", "perdure audit",
         ),
         (
             {"workers": [GONE]}, "critical",

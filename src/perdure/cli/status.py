@@ -152,6 +152,9 @@ def _rest(facts: Facts) -> list[RenderableType]:
     tier = facts["escalation"]
     if tier["tier"] > 1:
         lines.append(Text(f"Escalation: tier {tier['tier']}, {tier['name']}; see {tier['runbook']}"))
+    if (looked_ms := facts["audit"]["looked_ms"]) is not None:
+        difference, ago = facts["audit"]["difference"], since(looked_ms, facts["now_ms"], "ago")
+        lines.append(Text(f"Audit: difference {difference:,}, {ago}"))
     due = facts["next_due_ms"]
     last = f"Late writes refused: {facts['late_writes_refused']:,}"
     lines.append(Text(last + (f"   Next one due: {until(due, facts['now_ms'])}" if due is not None else "")))

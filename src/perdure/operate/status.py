@@ -14,6 +14,7 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                status_code example org message action advice}]},
                stuck {documents since_ms starved checked_ms},
                escalation {tier why answer_by_ms settle_by_ms name runbook},
+               audit {difference looked_ms problems audited_ms},
                outbox {waiting since_ms reason}
     document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
                attempts_max, claims, suspect, degraded, remote, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
@@ -25,8 +26,10 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
 `problems` are in the order of their urgency (`critical`, `warning`, `notice`), and `headline` is the first of them.
 `stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit, `remote` what
 of the running ones other services work on, `workers` those that are alive and serve the queue; `outbox` what other
-services have not been told yet. `calls` are those of the last 24 hours, `groups` the five largest. `fallbacks` counts,
-since the store was made, how often one stood in for a stage (`degraded`) and how often that was made good (`repaired`).
+services have not been told yet. `audit` is what the last looks found: the difference between what was accepted and what
+is there, and problems of the last whole audit; null before the first. `calls` are those of the last 24 hours, `groups`
+the five largest. `fallbacks` counts, since the store was made, how often one stood in for a stage (`degraded`) and how
+often that was made good (`repaired`).
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ async def overview(store: SqlStore) -> Facts:
         "workers": workers,
         "dead": await _dead(store, ended[State.DEAD]),
         **await _stuck(store),
+        "audit": asdict(await store.audited()),
         "outbox": asdict(await store.outbox_state()),
     }
     found = problems(facts)

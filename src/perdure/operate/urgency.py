@@ -38,7 +38,7 @@ class Problem:
 
 def problems(facts: Facts) -> list[Problem]:
     """Everything that is not as it should be, in the order of its urgency."""
-    parts = (_escalated, _unserved, _lost, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
+    parts = (_audited, _escalated, _unserved, _lost, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
     found = [one for part in parts for one in part(facts)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
@@ -64,6 +64,17 @@ def grade(kpi: str, value: float | None) -> str:
         return ""
     sign = 1 if alarm > look else -1
     return "alarm" if sign * value > sign * alarm else "look" if sign * value > sign * look else ""
+
+
+def _audited(facts: Facts) -> Iterator[Problem]:
+    """What was accepted and is not there, or is there and does not belong."""
+    audit = facts["audit"]
+    if n := audit["difference"]:
+        what = "accepted and not there" if n > 0 else "there that nobody accepted"
+        yield Problem("critical", f"{count(abs(n), 'document')} {_is(abs(n))} {what}", "perdure audit")
+    elif n := audit["problems"]:
+        found = f"The audit {since(audit['audited_ms'], facts['now_ms'])} ago found {count(n, 'problem')}"
+        yield Problem("warning", found, "perdure audit")
 
 
 def _escalated(facts: Facts) -> Iterator[Problem]:
