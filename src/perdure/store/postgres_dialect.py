@@ -111,7 +111,10 @@ class PostgresDialect(Dialect):
     JOBS_END = "SELECT org, id FROM job WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE (org, id) > ($1, $2)"
     #: In this order and no more, so that it goes by the key whatever the planner thinks of how many there are.
-    JOBS_PAGE = "(SELECT * FROM job WHERE (org, id) > ($1, $2) AND (org, id) <= ($3, $4) ORDER BY org, id LIMIT {size}) j"
+    JOBS_PAGE = (
+        "(SELECT * FROM job WHERE (org, id) > ($1, $2) AND (org, id) <= ($3, $4) "
+        "ORDER BY org, id LIMIT {size}) j"
+    )
     JOBS_OPEN = (
         f"SELECT j.key FROM {_unnest({'org': 'text', 'id': 'text'})} "
         "JOIN job j ON j.org = r.org AND j.document_id = r.id AND j.finished_ms IS NULL"
