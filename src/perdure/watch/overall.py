@@ -133,6 +133,13 @@ async def _retry_job(to: Overall) -> None:
     to.put("perdure_stuck_oldest_seconds", value=max(0, now_ms - since_ms) / 1000)
 
 
+async def _audit(to: Overall) -> None:
+    """A leader looks every minute; until one has, nothing is said."""
+    difference = (await to.store.audited()).difference
+    if difference is not None:
+        to.put("perdure_audit_difference", value=difference)
+
+
 def _told_apart(names: Iterable[str], known: Iterable[str] = COLLECTIONS) -> dict[str, str]:
     """How each is called: those that are known and the first of the others by themselves, the rest `other`."""
     found = set(names)
@@ -146,4 +153,5 @@ PARTS: dict[str, Part] = {
     "dependencies": _dependencies,
     "outbox": _outbox,
     "retry_job": _retry_job,
+    "audit": _audit,
 }
