@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.doors.command import perdure
+from perdure import Document, Perdure, Pipeline
+from tests.doors.command import COMMAND, environment, perdure
 
 
 @pytest.fixture
@@ -44,3 +48,42 @@ def test_a_sweep_without_a_store_is_a_failure_that_says_what_to_do(tmp_path: Pat
     ran = perdure("sweep", "--once", cwd=tmp_path)
     assert ran.returncode == 1
     assert "PERDURE_STORE" in ran.stderr
+
+
+def test_a_sweep_that_is_killed_in_the_middle_is_finished_by_the_next_and_each_is_requeued_once(
+    tmp_path: Path,
+) -> None:
+    pipeline, count = Pipeline("lost"), 3_000
+
+    @pipeline.stage
+    def read(doc: Document) -> str:
+        return doc.text
+
+    with Perdure(f"sqlite:///{tmp_path}/perdure.db", pipelines=[pipeline]) as app:
+        app.add_many([{"text": str(n)} for n in range(count)], pipeline=pipeline)
+    db = sqlite3.connect(tmp_path / "perdure.db", isolation_level=None, timeout=10)
+    now_ms = time.time_ns() // 1_000_000
+    db.execute("UPDATE job SET state = 'waiting', aside_ms = 1, run_at_ms = ?", (now_ms + 3_600_000,))
+    db.execute("UPDATE queue SET served_ms = 1, seen_ms = ?", (now_ms,))
+    db.execute("UPDATE lane SET open_ms = 1")
+
+    def requeued() -> int:
+        found = db.execute("SELECT value FROM retry_job WHERE name = 'requeued'").fetchone()
+        return found[0] if found else 0
+
+    sweeping = subprocess.Popen(
+        [*COMMAND, "sweep", "--once"], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL
+    )
+    while requeued() == 0 and sweeping.poll() is None:
+        time.sleep(0.001)
+    sweeping.send_signal(signal.SIGKILL)
+    assert sweeping.wait(10) == -signal.SIGKILL
+    before = requeued()
+
+    told = json.loads(perdure("sweep", "--once", "--json", cwd=tmp_path).stdout)
+
+    assert 0 < before < count
+    assert told["requeued"] == {"documents": count - before}
+    assert requeued() == count
+    assert db.execute("SELECT DISTINCT requeues FROM job").fetchall() == [(1,)]
+    db.close()
