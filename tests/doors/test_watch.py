@@ -79,7 +79,8 @@ def test_an_archive_is_worked_on_until_all_that_is_in_it_has_ended(tmp_path: Pat
 
     ended = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)
 
-    assert (ended.returncode, ended.stderr) == (0, "perdure: 1 done\n")
+    told = ["perdure: 1 done", "perdure: list.mbox: of what is in it 60 done"]
+    assert (ended.returncode, ended.stderr.splitlines()) == (0, told)
     assert facts("--store", store)["documents"]["done"] == 61
     box.write_bytes(mbox(*(letter(f"p{n}", hour=n) for n in range(31))))
     again = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)
