@@ -210,9 +210,12 @@ def test_the_command_prints_those_of_the_store(worked: Worked) -> None:
     assert set(printed) == of_store
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_every_query_of_the_dashboard_has_an_answer(worked: Worked, query: str) -> None:
-    assert asked(worked.prometheus, query.replace("$__rate_interval", "1m"))
+def test_every_query_of_the_dashboard_has_an_answer(worked: Worked) -> None:
+    assert len(QUERIES) > 30
+    unanswered = [
+        query for query in QUERIES if not asked(worked.prometheus, query.replace("$__rate_interval", "1m"))
+    ]
+    assert not unanswered
 
 
 def test_the_queries_see_what_happened(worked: Worked) -> None:
