@@ -6,13 +6,14 @@ import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.service import AddOptions
 from tests.faults.documents.account import add, passages, wait_until_quiet
 from tests.faults.documents.library import book
-from tests.faults.documents.places import APP, CRASHES, HANGS, STALL_VARIABLE
+from tests.faults.documents.places import APP, BATCH_VARIABLE, CRASHES, HANGS, STALL_VARIABLE
 from tests.faults.fleet import Fleet
 from tests.pipelines.extract.hostile import MIB, chapter, epub
 from tests.pipelines.extract.test_hostile import READ, REFUSED
@@ -95,20 +96,22 @@ def impatient(nearby: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_EMBEDDER", "auto")
 
 
-def assert_little_memory(fleet: Fleet, cases: Iterable[str], within_s: float, org: str = "hostile") -> None:
+def assert_little_memory(fleet: Fleet, cases: Iterable[str], within_s: float) -> None:
     """All of these through a worker: each ends as it must, and only processes that can be killed grow by them."""
-    worker = fleet.start(APP, concurrency=1)
+    options: dict[str, Any] = {BATCH_VARIABLE: "64"}
+    worker = fleet.start(APP, concurrency=1, **options)
     entries: dict[str, AddOptions] = {
         case: {"data": (REFUSED.get(case) or READ[case])[1](), "media_type": "application/octet-stream"}
         for case in cases
     }
-    ids = add(fleet, entries, org)
+    # each for itself: lines that are the same from end to end would be connected with each other for minutes
+    ids = {case: add(fleet, {case: entry}, case)[case] for case, entry in entries.items()}
     wait_until_quiet(fleet, within_s=within_s)
     supervisor_mb, worker_mb = heaviest_mb([worker.pid]), heaviest_mb([worker.child])
 
     print(f"at most {supervisor_mb} MB in the supervisor, {worker_mb} MB in the worker's process")
     for case, id_ in ids.items():
-        status = fleet.ask(fleet.app.status(id_, org))
+        status = fleet.ask(fleet.app.status(id_, case))
         wanted = ("dead", REFUSED[case][0]) if case in REFUSED else ("done", None)
         assert (status.state, status.error_code) == wanted, case
     assert max(supervisor_mb, worker_mb) < RSS_MAX_MB
