@@ -7,6 +7,7 @@ index that has those of the wanted state (or collection) in it finds the rest: d
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
@@ -40,16 +41,21 @@ LOOKED_ORG = _LOOKED.format(where=_OWN.replace("$3", "$2"))
 #: Comes after every id.
 END = "\U0010ffff"
 
-# where those of a state are, by organisation: $1 organisation, $2 the id after which, $3 limit, $4 collection
-_OF = "(CAST($4 AS text) IS NULL OR d.collection = $4)"
-_ENDED = {
-    "done": (
-        "SELECT DISTINCT a.document_id FROM attempt a CROSS JOIN document d WHERE a.org = $1 AND a.document_id < $2 "
-        "AND a.outcome = 'done' AND a.job_key = 'doc-' || a.document_id AND d.org = a.org AND d.id = a.document_id "
-        f"AND d.state = 'done' AND {_OF} ORDER BY a.document_id DESC LIMIT $3"
-    ),
-}
-#: The same of all organisations: $1 organisation or NULL
+# of an organisation: $1, those after the id $2, $3 at most; id, state and collection of each
+_DONE = (
+    "SELECT a.document_id, d.state, d.collection FROM (SELECT document_id FROM attempt WHERE org = $1 "
+    "AND document_id < $2 AND outcome = 'done' AND job_key = 'doc-' || document_id ORDER BY document_id DESC LIMIT $3) "
+    "AS a LEFT JOIN document d ON d.org = $1 AND d.id = a.document_id ORDER BY a.document_id DESC"
+)
+_ANY = (
+    "SELECT id, state, collection FROM document WHERE (org, id) < ($1, $2) AND org >= $1 "
+    "ORDER BY org DESC, id DESC LIMIT $3"
+)
+_COLLECTION = (
+    "SELECT id, state, collection FROM document WHERE org = $1 AND collection = $4 AND id < $2 "
+    "ORDER BY id DESC LIMIT $3"
+)
+#: Those that ended badly, of all organisations: $1 organisation, $2 the id after which, $3 limit, $4 collection
 _ENDED_BADLY = {
     "dead": (
         "SELECT org, document_id FROM dead WHERE (CAST($1 AS text) IS NULL OR org = $1) AND document_id < $2 "
@@ -57,12 +63,10 @@ _ENDED_BADLY = {
     ),
     "cancelled": (
         "SELECT d.org, d.id FROM document d WHERE d.error_code IS NOT NULL AND d.state = 'cancelled' AND d.id < $2 "
-        f"AND (CAST($1 AS text) IS NULL OR d.org = $1) AND {_OF} ORDER BY d.id DESC LIMIT $3"
+        "AND (CAST($1 AS text) IS NULL OR d.org = $1) AND (CAST($4 AS text) IS NULL OR d.collection = $4) "
+        "ORDER BY d.id DESC LIMIT $3"
     ),
 }
-IN_COLLECTION = (
-    "SELECT id FROM document WHERE org = $1 AND collection = $4 AND id < $2 ORDER BY id DESC LIMIT $3"
-)
 ORGS = (
     "SELECT DISTINCT org FROM counter WHERE subject = 'document' AND (CAST($1 AS text) IS NULL OR org = $1) "
     "AND (CAST($2 AS text) IS NULL OR place = $2)"
@@ -146,10 +150,8 @@ def _beyond(sql: Any, w: Wanted, after: str, limit: int) -> Steps[list[Row]]:
         found = yield Query(_ENDED_BADLY[w.state], (w.org, after, limit, w.collection))
         which = [(id_, org) for org, id_ in found]
     else:
-        statement = _ENDED.get(w.state or "", IN_COLLECTION if w.collection else _ANY)
-        for (org,) in (yield Query(ORGS, (w.org, w.collection))):
-            found = yield Query(statement, (org, after, limit, w.collection))
-            which += [(row[0], org) for row in found]
+        orgs = [row[0] for row in (yield Query(ORGS, (w.org, w.collection)))]
+        which = yield from _merged(w, orgs, after, limit)
     newest = nlargest(limit, which)
     statuses: Sequence[Row] = []
     if newest:
@@ -157,4 +159,29 @@ def _beyond(sql: Any, w: Wanted, after: str, limit: int) -> Steps[list[Row]]:
     return sorted(statuses, key=lambda row: str(row[0]), reverse=True)
 
 
-_ANY = f"SELECT d.id FROM document d WHERE d.org = $1 AND d.id < $2 AND {_OF} ORDER BY d.id DESC LIMIT $3"
+def _merged(w: Wanted, orgs: Sequence[str], after: str, limit: int) -> Steps[list[tuple[str, str]]]:
+    """The newest of all these organisations; of each only as many are read as are needed."""
+    size = max(20, 2 * limit // max(1, len(orgs)))
+    statement = _DONE if w.state == "done" else _COLLECTION if w.collection else _ANY
+    more = (w.collection,) if statement is _COLLECTION else ()
+    last = dict.fromkeys(orgs, after)  # of those that have more: how far they were read
+    streams: dict[str, deque[str]] = {org: deque() for org in orgs}
+    found: list[tuple[str, str]] = []
+    while len(found) < limit:
+        for org in [org for org in last if not streams[org]]:
+            page = yield Query(statement, (org, last[org], size, *more))
+            streams[org].extend(dict.fromkeys(row[0] for row in page if _fits(w, *row[1:])))
+            last[org] = page[-1][0] if page else ""
+            if len(page) < size:
+                del last[org]
+        heads = [(stream[0], org) for org, stream in streams.items() if stream]
+        if not heads and not last:
+            break
+        if all(streams[org] for org in last):
+            found.append(max(heads))
+            streams[found[-1][1]].popleft()
+    return found
+
+
+def _fits(w: Wanted, state: str | None, collection: str | None) -> bool:
+    return w.state in (None, state) and w.collection in (None, collection)
