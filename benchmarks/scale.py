@@ -23,7 +23,6 @@ from typing import Any
 
 from perdure.bench import load, ours
 from perdure.bench.place import place
-from perdure.cli.status import overview_facts
 from perdure.service import AsyncPerdure
 from perdure.store.base import Query, Steps
 from perdure.store.counting import recount
@@ -123,7 +122,7 @@ def reads(app: AsyncPerdure, documents: int) -> dict[str, Callable[[], Awaitable
     middle, queued = f"d{int(documents * ENDED / 2):09}", f"d{documents - 7:09}"
     found: dict[str, Callable[[], Awaitable[object]]] = {
         "counts": store.counts,
-        "status": lambda: overview_facts(store),
+        "status": app.overview,
         "why, queued": lambda: app.why(queued),
         "why, done": lambda: app.why(middle),
         "failure groups": app.groups,

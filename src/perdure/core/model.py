@@ -153,6 +153,7 @@ class Job:
     progress_ms: int | None = None  # of the last save
     probe: str | None = None  # lent: its next stage may run although this dependency is down
     remote: str | None = None  # of the last stage that was handed over, see `Handover`
+    collection: str | None = None  # of its document, where the job was claimed; None: not known here
 
     @property
     def handed_over(self) -> bool:

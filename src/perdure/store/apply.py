@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.core.model import job_key
+from perdure.core.model import Job, job_key
 from perdure.core.outcome import Done, Hold
 from perdure.store import entering, feed, indexing, once, outbox, rows, stuck
 from perdure.store.base import Query, Row, Steps
@@ -105,7 +105,9 @@ class Flush:
         finished = sorted([one for one in settles if isinstance(one[1].outcome, Done)], key=_by_job)
         if finished:
             done = [rows.finish(n, op) for n, op in finished]
-            accepted |= self._finished((yield from sql.finish(done, now_ms)), dict(finished))
+            ours = {row[0] for row in (yield from sql.finish(done, now_ms))}
+            yield from self._finished([op.job for n, op in finished if n in ours])
+            accepted |= ours
         if len(finished) < len(settles):
             accepted |= yield from self.settled(
                 [one for one in settles if not isinstance(one[1].outcome, Done)]
@@ -124,13 +126,17 @@ class Flush:
         if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
 
-    def _finished(self, found: Sequence[Row], ops: dict[int, Settle]) -> set[int]:
-        """Count what was finished; the ordinals."""
-        for n, collection in found:
-            self.counting.ran(ops[n].job)
-            if collection is not None:
-                self.counting.document(ops[n].job.org, collection, "open", "done")
-        return {n for n, _ in found}
+    def _finished(self, jobs: Sequence[Job]) -> Steps[None]:
+        """Count what was finished."""
+        for job in jobs:
+            self.counting.ran(job)
+            if "/" in job.key:
+                continue
+            collection = job.collection
+            if collection is None:  # it was not claimed here
+                found = yield Query(self.sql.DOCUMENT_COLLECTION, (job.org, job.document_id))
+                collection = found[0][0] if found else ""
+            self.counting.document(job.org, collection, "open", "done")
 
     def hand_over(self, ops: Sequence[tuple[int, HandOver]], answers: list[Any]) -> Steps[None]:
         """Jobs that another service works on from now on."""

@@ -77,9 +77,11 @@ class Counting:
             self.job(key, queue, lane, "parked")
 
     def claimed(self, jobs: Iterable[Job]) -> None:
+        changes = self.changes  # of every job there is, so without a call for each
         for job in jobs:
-            self.job(job.key, job.queue, "" if job.probe is not None else job.lane, "queued", -1)
-            self.job(job.key, job.queue, "", "running")
+            subject, lane = "follow" if "/" in job.key else "main", "" if job.probe is not None else job.lane
+            changes[subject, "", job.queue, lane, "queued"] -= 1
+            changes[subject, "", job.queue, "", "running"] += 1
 
     def write(self, sql: Dialect, client: int) -> Steps[None]:
         """The last step of its transaction: whoever waits for these rows waits for nothing else."""

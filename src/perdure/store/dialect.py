@@ -390,6 +390,7 @@ class Dialect(CountingSql, ABC):
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
     )
+    DOCUMENT_COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
     DOCUMENT_CONTENT = (
@@ -682,7 +683,7 @@ class Dialect(CountingSql, ABC):
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         """End jobs whose every stage is saved: the job, its history and its document. Rows of FINISH; the ordinals
-        that were still ours, each with the collection of the document that ended with it."""
+        that were still ours."""
 
     @abstractmethod
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:

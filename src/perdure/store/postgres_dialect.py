@@ -198,8 +198,7 @@ class PostgresDialect(Dialect):
         "j.claims, j.attempts, j.claimed_ms), "
         f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
         f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "
-        "AND d.org = done.org AND d.id = done.document_id RETURNING done.ord, d.collection) "
-        "SELECT done.ord, ended.collection FROM done LEFT JOIN ended ON ended.ord = done.ord"
+        "AND d.org = done.org AND d.id = done.document_id) SELECT ord FROM done"
     )
     #: A locked row is being saved or settled right now, and a save renews the lease itself.
     BEAT = (

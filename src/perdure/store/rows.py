@@ -31,7 +31,7 @@ JOB_WIDTH = JOB_COLUMNS.count(",") + 1
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
-def job(row: Row) -> Job:
+def job(row: Row, collection: str | None = None) -> Job:
     """A job from JOB_COLUMNS."""
     (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
      releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
@@ -39,7 +39,7 @@ def job(row: Row) -> Job:
     return Job(
         id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
-        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote,
+        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote, collection,
     )  # fmt: skip
 
 
@@ -67,7 +67,8 @@ def readable(found: Sequence[Row]) -> list[Claimed]:
 
 def claimed(row: Row) -> Claimed:
     """A claim from JOB_COLUMNS and DOCUMENT_COLUMNS."""
-    return Claimed(job(row[:JOB_WIDTH]), DocumentRecord(*row[JOB_WIDTH:]))
+    document = DocumentRecord(*row[JOB_WIDTH:])
+    return Claimed(job(row[:JOB_WIDTH], document.collection), document)
 
 
 def status(row: Row) -> Status:

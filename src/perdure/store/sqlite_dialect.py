@@ -146,7 +146,7 @@ class SqliteDialect(Dialect):
     )
     _FINISH_DOCUMENT = (
         f"{FINISH_DOCUMENT} WHERE (d.org, d.id) = "
-        "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id) RETURNING $3, collection"
+        "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id)"
     )
     BEAT = (
         "UPDATE job SET lease_until_ms = $1 + lease_ms, beat_ms = $1 "
@@ -249,11 +249,10 @@ class SqliteDialect(Dialect):
         accepted = yield Query(self._FINISH, (now_ms,), [row[:-2] for row in finished])
         ours = {row[0] for row in accepted}
         kept = [row for row in finished if row[0] in ours]
-        ended: dict[int, str] = {}
         if kept:
             yield Query(self._FINISH_ATTEMPT, (now_ms,), kept)
-            ended = dict((yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2], row[0]) for row in kept])))
-        return [(ordinal, ended.get(ordinal)) for ordinal in ours]
+            yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2],) for row in kept])
+        return accepted
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
         pairs = yield Query(self._PAIRS, (json.dumps(claim.queues),))
