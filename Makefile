@@ -8,9 +8,10 @@ PEERS  := .venv-peers
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= auto
 SEEDS  ?= 20000
+EXAMPLES ?= 150
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench peers sim faults clean
+.PHONY: help setup demo test check format bench peers sim faults fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 
 faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }
 	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
+
+fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (150 by default)
+	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py
 
 clean: ## remove .venv and what tools left behind
 	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

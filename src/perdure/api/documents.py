@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from perdure.api.caller import Caller, Reader, Writer
 from perdure.api.problems import Refused
 from perdure.api.receiving import Limits, Received, json_body, received
-from perdure.api.shared import PROBLEMS, DocumentId, Service
+from perdure.api.shared import PROBLEMS, DocumentId, Service, problems
 from perdure.api.views import (
     Act,
     Acted,
@@ -76,13 +76,17 @@ BODY = {
         },
     }
 }
+KNOWN = {"model": Taken, "description": "It is there already; `answer` says what came of it."}
+UPLOAD_PROBLEMS = problems({408: "The body came too slowly.", 507: "The server's disk is full."})
 
 
 class Timeline(BaseModel):
     timeline: list[Happening]
 
 
-@router.post("", status_code=201, response_model=Taken, openapi_extra=BODY)
+@router.post(
+    "", status_code=201, response_model=Taken, responses={200: KNOWN, **UPLOAD_PROBLEMS}, openapi_extra=BODY
+)
 async def create(
     request: Request, response: Response, service: Service, caller: Writer, asked: Annotated[Asked, Query()],
     idempotency_key: OnceKey = None,

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from perdure.errors import (
     DocumentUnknown,
@@ -112,16 +113,25 @@ def invalid(found: Any) -> JSONResponse:
     return problem(422, "request_invalid", said or "the request cannot be read", errors=errors)
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    codes = {404: "route_unknown", 405: "method_not_allowed"}
-    said = {
-        404: "there is no such route; GET /openapi.json lists all",
-        405: "this route has other methods; see Allow",
-    }
-    detail = said.get(status, str(getattr(error, "detail", "")))
-    return problem(status, codes.get(status, "request_invalid"), detail, headers=headers)
+    headers = dict(getattr(error, "headers", None) or {})
+    match status:
+        case 400:  # the framework could not read a body
+            return problem(422, "request_invalid", "the body is not JSON")
+        case 404:
+            return problem(404, "route_unknown", "there is no such route; GET /openapi.json lists all")
+        case 405:
+            headers["Allow"] = ", ".join(_methods(request))
+            return problem(405, "method_not_allowed", f"this route has {headers['Allow']}", headers=headers)
+    return problem(status, "request_invalid", str(getattr(error, "detail", "")), headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What may be asked of this path; the framework knows only the first of its routes."""
+    paths, asked = request.app.openapi()["paths"], request.url.path
+    fitting = [asked] if asked in paths else [path for path in paths if compile_path(path)[0].match(asked)]
+    return sorted({method.upper() for path in fitting for method in paths[path]})
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:

@@ -29,12 +29,15 @@ def _document_id(id_: Annotated[str, Path(alias="id", description="A document's 
 Service = Annotated[AsyncPerdure, Depends(_service)]
 DocumentId = Annotated[str, Depends(_document_id)]
 
-_SAID = {
+
+def problems(said: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Statuses of errors with what they mean, as routes describe them."""
+    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {status: {"description": words, "content": content} for status, words in said.items()}
+
+
+PROBLEMS = problems({
     401: "No key, or one that is not good.", 403: "The key lacks the scope.", 404: "No such document here.",
     409: "Its state does not allow that.", 413: "Too large.", 415: "No known form.", 422: "Not as it should be.",
     429: "Too often; see Retry-After.", 503: "The store is away; see Retry-After.",
-}  # fmt: skip
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": said, "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
-    for status, said in _SAID.items()
-}
+})  # fmt: skip

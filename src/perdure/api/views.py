@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from perdure.store.records import Attempt, Status
 
 Text = Annotated[str, StringConstraints(max_length=1000)]
+Moment = Annotated[datetime, BeforeValidator(lambda value: _written(value))]
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 EXAMPLE_ID = "01970a5e-5c1b-7d34-a7ce-6f0a2d3c9b11"
+
+
+def _written(value: object) -> object:
+    """A time as it is written, not a number that might be seconds or milliseconds."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value)):
+        return value
+    raise ValueError("write a time as 2030-01-01T00:00:00Z")
 
 
 def time_of(ms: int) -> datetime:
@@ -41,7 +51,7 @@ class Asked(BaseModel):
     )
     dedupe: bool = Field(default=True, description="Whether equal content is answered by `exists`.")
     priority: int = Field(default=0, ge=-100, le=100)
-    run_at: datetime | None = Field(default=None, description="Not before; with a time zone.")
+    run_at: Moment | None = Field(default=None, description="Not before; with a time zone.")
     delay_s: float = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
     attempts: int | None = Field(default=None, ge=1, le=10_000)
 
