@@ -26,6 +26,8 @@ from perdure.bench.place import place
 from perdure.service import AsyncPerdure
 from perdure.store.base import Query, Steps
 from perdure.store.counting import recount
+from perdure.watch.board import Board
+from perdure.watch.overall import Overall
 
 ROUNDS = 10
 SLICE = 50_000  # rows of one transaction
@@ -123,6 +125,7 @@ def reads(app: AsyncPerdure, documents: int) -> dict[str, Callable[[], Awaitable
     found: dict[str, Callable[[], Awaitable[object]]] = {
         "counts": store.counts,
         "status": app.overview,
+        "metrics": lambda: Overall(store, Board.private()).read(),
         "why, queued": lambda: app.why(queued),
         "why, done": lambda: app.why(middle),
         "failure groups": app.groups,
