@@ -43,7 +43,17 @@ def served(store: str, *options: str, **environment: str) -> Iterator[str]:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "perdure", "serve", f"{__name__}:app", "--store", store, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "perdure",
+        "serve",
+        f"{__name__}:app",
+        "--store",
+        store,
+        "--port",
+        str(port),
+    ]
     given = {**os.environ, "PYTHONPATH": path, "PERDURE_API_RATE_PER_S": "100000", **environment}
     process = subprocess.Popen([*command, *options], cwd=ROOT, env=given)
     try:

@@ -88,7 +88,7 @@ class Gate:
                 raise Refused(401, "key_missing", HOW, WWW_Authenticate="Bearer")
             _check_own_page(request)
             return Caller(ORG_DEFAULT, "anonymous", SCOPES)
-        found = await self._app.store.key(presented)
+        found = await self._app.key(presented)
         if found is None:
             raise Refused(
                 401, "key_invalid", f"this key is unknown or was revoked; {HOW}", WWW_Authenticate="Bearer"

@@ -147,27 +147,20 @@ async def list_documents(
 @router.get("/{id}", response_model=DocumentDetail)
 async def get(service: Service, caller: Reader, id_: DocumentId) -> Any:
     """Where the document stands: state, stage, attempts, stages that are saved, progress, error."""
-    status = await service.status(id_, caller.org)
-    saves = await service.store.saves(caller.org, id_, status.pipeline)
-    items = await service.store.items_saved([status]) if status.stage else {}
-    attempts = await service.attempts(id_, caller.org)
-    pipeline = service.pipelines.get(status.pipeline)
+    found = await service.standing(id_, caller.org)
     stages = [
         StageView(
-            stage=s.stage,
-            at=time_of(s.saved_ms),
-            duration_ms=s.duration_ms,
-            generation=s.generation,
-            degraded=s.degraded,
+            stage=s.stage, at=time_of(s.saved_ms), duration_ms=s.duration_ms, generation=s.generation,
+            degraded=bool(s.degraded),
         )
-        for s in saves
-    ]
+        for s in found.stages
+    ]  # fmt: skip
+    pipeline = service.pipelines.get(found.status.pipeline)
     progress = Progress(
-        stages_done=len({s.stage for s in saves}), stages=len(pipeline.stages) if pipeline else None,
-        items=items.get(id_, 0),
+        stages_done=len({s.stage for s in stages}), stages=len(pipeline.stages) if pipeline else None, items=found.items
     )  # fmt: skip
-    last = max((a.started_ms for a in attempts), default=None)
-    return DocumentDetail.of(status, last_attempt_at=at(last), completed_stages=stages, progress=progress)
+    last = at(found.last_attempt_ms)
+    return DocumentDetail.of(found.status, last_attempt_at=last, completed_stages=stages, progress=progress)
 
 
 @router.get("/{id}/attempts", response_model=Attempts)

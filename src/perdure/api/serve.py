@@ -66,6 +66,11 @@ async def serve(service: AsyncPerdure, serving: Serving) -> int:
         access_log=False, timeout_graceful_shutdown=10, server_header=False, h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
     server = uvicorn.Server(config)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # which it raises again once it has stopped: the workers come first
+        signal.signal(number, server.handle_exit)
     workers = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
     try:
         await server.serve()

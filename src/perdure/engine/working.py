@@ -61,6 +61,7 @@ class Working:
     only_queues: tuple[str, ...]
 
     def __init__(self) -> None:
+        super().__init__()
         self._crew: Crew | None = None
         self._working = asyncio.Lock()
         self._stopping = False

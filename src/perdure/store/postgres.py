@@ -87,6 +87,7 @@ class PostgresDriver:
                 # from the start of a session they outlive what the pool resets; a pooler would refuse them there
                 server_settings=None if self._pooled else SETTINGS,
                 setup=_set_up if self._pooled else None,
+                reset=None if self._pooled else _leave,
                 max_inactive_connection_lifetime=60,
             )
 
@@ -256,6 +257,10 @@ class PostgresDriver:
     def _notified(self, *_: object) -> None:
         for heard in self._heard:
             heard()
+
+
+async def _leave(_: object) -> None:
+    """Reads leave nothing behind in their session, so there is nothing to reset, which would be a round trip each."""
 
 
 async def _set_up(connection: Any) -> None:

@@ -49,6 +49,7 @@ from perdure.store.records import (
     WorkerRecord,
 )
 from perdure.store.retained import Ended
+from perdure.store.standing import Standings
 from perdure.store.stuck import StuckJobs
 from perdure.store.webhooks import Webhooks
 
@@ -69,6 +70,7 @@ class SqlStore(
     Ended,
     Onces,
     Keys,
+    Standings,
     Webhooks,
 ):
     """See `perdure.store.base.Store` for what each verb promises."""

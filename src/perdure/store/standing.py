@@ -1,0 +1,63 @@
+"""Where a document stands, with its stages: asked for again and again, so read at once and no wider than is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.core.frozen import frozen
+from perdure.store import rows
+from perdure.store.base import Query, Steps
+from perdure.store.records import Status
+
+STAGES = (
+    "SELECT stage, saved_ms, duration_ms, generation, degraded FROM saved "
+    "WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
+)
+LAST = "SELECT max(started_ms) FROM attempt WHERE org = $1 AND document_id = $2"
+
+
+@frozen
+class StageStanding:
+    """A stage that is saved, without what it made."""
+
+    stage: str
+    saved_ms: int
+    duration_ms: int
+    generation: int
+    degraded: bool
+
+
+@frozen
+class Standing:
+    """A document's status, its stages that are saved, items of the present one, and when it was claimed last."""
+
+    status: Status
+    stages: list[StageStanding]
+    items: int
+    last_attempt_ms: int | None
+
+
+class Standings:
+    """The store's verb about it."""
+
+    sql: Any
+    _read: Callable[[Callable[[], Steps[Any]]], Any]
+
+    async def standing(self, org: str, document_id: str) -> Standing | None:
+        """Where the document stands; None where there is none."""
+
+        def steps() -> Steps[Standing | None]:
+            found = yield Query(self.sql.STATUS, (org, document_id))
+            if not found:
+                return None
+            status, items = rows.status(found[0]), 0
+            if status.stage:
+                asked = (org, document_id, status.pipeline, status.stage, status.generation)
+                items = sum(row[1] for row in (yield Query(self.sql.ITEMS_SAVED, rows=[asked])))
+            saved = yield Query(STAGES, (org, document_id, status.pipeline))
+            stages = [StageStanding(*row) for row in saved]
+            return Standing(status, stages, items, (yield Query(LAST, (org, document_id)))[0][0])
+
+        found: Standing | None = await self._read(steps)
+        return found
