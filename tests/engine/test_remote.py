@@ -432,7 +432,7 @@ def test_what_no_broker_takes_is_tried_again_later_and_told(store_url: str) -> N
 
 def test_a_large_input_is_named_and_not_sent(store_url: str) -> None:
     with trial(archives, store=store_url) as app:
-        text = "x" * 100_000
+        text = "x" * 200_000
         _, event = handed_over(app, text=text)
         assert "text" not in event["document"]
         assert event["document"]["blob"] == event["document"]["content_hash"]

@@ -131,7 +131,6 @@ def test_a_line_without_end_takes_little_memory(local_library: Fleet, patient: N
     )
 
 
-@pytest.mark.xfail(reason="all of them one after the other: 330 MB", strict=False)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_whatever_is_hostile_takes_little_memory(library: Fleet, patient: None) -> None:

@@ -18,6 +18,7 @@ from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
 from perdure.engine.collector import calm_collector
+from perdure.engine.memory import few_arenas
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, UsageError
 from perdure.store.turn import may_be_ended
@@ -35,6 +36,7 @@ def main() -> None:
     )
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     may_be_ended()
+    few_arenas()
     try:
         app = load_app(target).service
         if options.get("store") is not None:

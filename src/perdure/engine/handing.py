@@ -11,7 +11,7 @@ from typing import Any
 from perdure.core.handover import Handover
 from perdure.core.token import new_token
 from perdure.engine.document import Document
-from perdure.engine.intake import INLINE_BYTES_MAX
+from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX
 from perdure.engine.journey import Journey
 from perdure.engine.notice import facts, new_event
 from perdure.engine.remote import RemoteStage
@@ -62,6 +62,6 @@ def _content(document: Document) -> dict[str, Any]:
 
 def _input(raw: bytes) -> dict[str, Any]:
     """The output of an earlier stage: `value` where it is small, else the name of its `blob`."""
-    if len(raw) <= INLINE_BYTES_MAX:
+    if len(raw) <= OUTPUT_INLINE_BYTES_MAX:
         return {"value": json.loads(raw)}
     return {"blob": hashlib.sha256(raw).hexdigest(), "size": len(raw)}

@@ -130,7 +130,7 @@ class Runner:
             if any(output.size >= memory.LARGE_BYTES for output in journey.outputs):
                 journey.raws.clear()
                 journey.loaded.clear()
-                memory.give_back()
+            memory.give_back_if_grown()
 
     async def _travel(self, journey: Journey, claimed: Claimed) -> Result | None:
         """The result to be settled; None when the last save settled the job already."""
