@@ -287,6 +287,14 @@ class Perdure:
         """End a document now; a worker that runs it is fenced: `cancelled`, or `refused: why`."""
         return self._call(self.service.cancel(document_id, reason=reason, who=who, org=org))
 
+    def delete(
+        self, document_id: str, *, cancel: bool = False, reason: str = "", who: str | None = None,
+        org: str | None = None,
+    ) -> str:  # fmt: skip
+        """Delete a document that has ended, with everything that is its own, but not its children: `purged`, or
+        `refused: why`. With `cancel` one in progress is ended first."""
+        return self._call(self.service.delete(document_id, cancel=cancel, reason=reason, who=who, org=org))
+
     def raise_(
         self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
     ) -> str:

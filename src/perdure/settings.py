@@ -212,6 +212,10 @@ class Settings(BaseSettings):
         default=0, ge=0, le=65_535, description="Where a worker serves /metrics; 0: nowhere."
     )
     metrics_host: str = Field(default="127.0.0.1", description="The address that it is served at.")
+    metrics_open: bool = Field(
+        default=False,
+        description="Whether the HTTP server shows /metrics to whoever reaches it, without a key.",
+    )
     metrics_backend: Literal["none", "prometheus_pushgateway"] = Field(
         default="none",
         validation_alias="METRICS_BACKEND",

@@ -12,6 +12,7 @@ from perdure.api.caller import Rates
 from perdure.api.serve import Serving, check
 from perdure.errors import SettingInvalid
 from perdure.service import AsyncPerdure
+from perdure.store.feed import Happened
 from tests.api.server import Server
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/redoc"}
@@ -43,19 +44,50 @@ def test_without_a_key_nothing_is_answered(walked: Server, method: str, path: st
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(("method", "path"), [r for r in routes() if "{id}" in r[1]])
-def test_what_is_anothers_is_not_there(walked: Server, method: str, path: str) -> None:
-    theirs = (
-        walked.client("zeta").post("/v3/documents", json={"text": "secret", "pipeline": "notes"}).json()["id"]
+#: What a path parameter names: where there is an organisation's own thing behind it, the part of the path before it.
+OWNED = ("/v3/documents/{id}", "/v3/dead/{id}", "/v3/webhooks/{id}", "/v3/webhooks/deliveries/{id}")
+#: Whose names are everybody's: what is behind them takes the scope `operate`, or is part of something owned.
+SHARED = ("/v3/queues/{name}", "/v3/dependencies/{name}")
+#: What a body must have for its path to be looked at.
+BODIES: dict[str, dict[str, Any]] = {
+    "finish": {"token": 1, "output": None}, "fail": {"token": 1}, "beat": {"token": 1}, "priority": {"priority": 1},
+}  # fmt: skip
+
+
+def test_every_path_parameter_is_known_to_be_owned_or_shared() -> None:
+    kinds = {path[: path.index("}") + 1] for _, path in routes() if "{" in path}
+    assert kinds == {*OWNED, *SHARED}
+
+
+@pytest.fixture(scope="module")
+def theirs(walked: Server) -> dict[str, str]:
+    """An id of zeta's for each kind of path."""
+    client, store = walked.client("zeta"), walked.service.store
+    asked = {"text": "secret", "pipeline": "notes"}
+    document = client.post("/v3/documents", json=asked).json()["id"]
+    webhook = walked.run(walked.service.add_webhook("https://example.org/hook", org="zeta"))
+    told = Happened("1-1", "zeta", 1, "document.done", document, {})
+    walked.run(store.tell_webhook(webhook, [told]))
+    (delivery,) = walked.run(store.deliveries("zeta"))
+    walked.run(store.end_delivery(delivery.id, "dead"))
+    return dict(zip(OWNED, (document, document, webhook.id, delivery.id), strict=True))
+
+
+@pytest.mark.parametrize(("method", "path"), [r for r in routes() if r[1].startswith(OWNED)])
+def test_what_is_anothers_is_not_there(
+    walked: Server, theirs: dict[str, str], method: str, path: str
+) -> None:
+    mine, owner = walked.client("acme", "read", "write", "operate"), walked.client("zeta")
+    address = path.replace("{id}", theirs[path[: path.index("}") + 1]])
+    address = address.replace("{stage}", "read").replace("{name}", "lines")
+    body: dict[str, Any] = (
+        {} if method in ("GET", "DELETE") else {"json": BODIES.get(path.rpartition("/")[2], {})}
     )
-    mine = walked.client("acme", "read", "write", "operate")
-    address = path.replace("{id}", theirs).replace("{stage}", "read")
-    needed = (
-        {"token": 1, "output": None} if path.endswith("finish") else {"token": 1} if "remote" in path else {}
-    )
-    body: dict[str, Any] = {} if method == "GET" else {"json": needed}
-    assert mine.request(method, address, **body).status_code == 404
-    assert walked.client("zeta").get(f"/v3/documents/{theirs}").json()["status"] == "queued"
+    answer = mine.request(method, address, **body)
+    assert answer.status_code == 404, answer.text
+    assert "secret" not in answer.text
+    assert owner.get(f"/v3/documents/{theirs[OWNED[0]]}").json()["status"] == "queued"
+    assert owner.get("/v3/webhooks").json()["webhooks"][0]["dead"] == 1
 
 
 def test_lists_and_searches_show_only_what_is_ones_own(walked: Server) -> None:

@@ -3,10 +3,16 @@
 build       routes, errors and life of the application
 caller      whose key it is, what it may do, how often
 receiving   bodies: JSON, multipart or raw, streamed to disk within limits
-documents   in, status, lists, out
-finding     search, chunks, connections, content
-operating   dead letters, queues, dependencies, workers, the trail
+adding      documents on their way in
+documents   where they stand, lists, what is done to them
+finding     search, chunks, connections, rows, content
+dead        dead letters
+operating   queues, dependencies, workers, the trail
+auditing    whether all that was accepted is there
+remote      answers of other services
+webhooks    who is told of what happens
 streaming   what happens, as server-sent events
 problems    every error as problem+json with its stable code
-views       what is answered, as types
+views       what is asked and answered, as types; `overview` what operators see
+health      whether the server lives and can work, and what it counts
 """

@@ -9,7 +9,18 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from perdure import __version__
-from perdure.api import dead, documents, finding, health, operating, remote, streaming, webhooks
+from perdure.api import (
+    adding,
+    auditing,
+    dead,
+    documents,
+    finding,
+    health,
+    operating,
+    remote,
+    streaming,
+    webhooks,
+)
 from perdure.api.caller import Gate
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
@@ -28,7 +39,9 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
+        app.state.auditing = asyncio.Lock()
         await service.start()
+        service.measure()
         try:
             yield
         finally:
@@ -43,7 +56,7 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     app.state.service, app.state.streams = service, 0
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     app.state.limits = Limits(settings.document_bytes_max, settings.api_json_bytes_max, PAUSE_S, UPLOAD_S)
-    for part in (documents, remote, finding, dead, operating, webhooks, streaming, health):
+    for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
         app.include_router(part.router)
     handle_errors(app)
     _add_schemas(app)

@@ -1,8 +1,9 @@
 """Who calls: the key's organisation and scopes, and how often it may ask.
 
     read      documents, search, events, dead letters of the organisation
-    write     adding, requeueing and cancelling its documents, webhooks
-    operate   what concerns everybody: queues, dependencies, workers, purging; for those who run the server
+    write     adding, requeueing, cancelling and deleting its documents, webhooks, answers to remote stages
+    operate   what concerns everybody: queues, dependencies, workers, purging many, metrics;
+              for those who run the server
 
 Without a key only an *open* server answers: on loopback, for trials, and to no web page but its own.
 """

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Caller, Operator, Reader, Writer
 from perdure.api.problems import Refused
-from perdure.api.shared import PROBLEMS, DocumentId, Service
+from perdure.api.shared import NDJSON, PROBLEMS, DocumentId, Service
 from perdure.api.views import Text
 from perdure.engine import rooms
 from perdure.operate.choosing import DeadOptions
@@ -26,7 +26,6 @@ from perdure.operate.requeue import RequeueOptions
 from perdure.store.records import DeadRecord
 
 router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS)
-NDJSON = "application/x-ndjson"
 IdList = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1000)]
 
 

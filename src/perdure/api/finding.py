@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 
 from perdure.api.caller import Reader
 from perdure.api.shared import PROBLEMS, DocumentId, Service
-from perdure.api.views import Chunks, ChunkView, Connections, ConnectionView, Hits, HitView
+from perdure.api.views import Chunks, ChunkView, Connections, ConnectionView, Hits, HitView, Rows, RowView
 from perdure.errors import DocumentUnknown, StageUnknown
 
 router = APIRouter(prefix="/v3", responses=PROBLEMS)
@@ -46,6 +46,14 @@ async def connections(service: Service, caller: Reader, id_: DocumentId) -> Conn
     return Connections(
         connections=[ConnectionView.model_validate(one, from_attributes=True) for one in found]
     )
+
+
+@router.get("/documents/{id}/rows/{name}", response_model=Rows, tags=["documents"])
+async def rows(service: Service, caller: Reader, id_: DocumentId, name: str) -> Rows:
+    """What stages emitted under this name, in the order of their keys; empty where there is nothing."""
+    await service.status(id_, caller.org)
+    found = await service.rows(id_, name, caller.org) if name.isprintable() else []
+    return Rows(rows=[RowView(key=key, data=data) for key, data in found])
 
 
 @router.get("/documents/{id}/content", response_class=Response, tags=["documents"])

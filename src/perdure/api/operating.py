@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel
 
 from perdure.api.caller import Operator
+from perdure.api.overview import Acts, ActView, Changed, Dependencies, Overview, Queues, Workers
 from perdure.api.shared import PROBLEMS, Service
 from perdure.api.views import Act
 
@@ -16,21 +16,14 @@ router = APIRouter(prefix="/v3", tags=["operators"], responses=PROBLEMS)
 Name = Annotated[str, Path(max_length=200, description="As it is called in the list.")]
 
 
-class Changed(BaseModel):
-    """What is so from now on."""
-
-    name: str
-    state: str
-
-
-@router.get("/status")
-async def status(service: Service, caller: Operator) -> dict[str, Any]:
+@router.get("/status", response_model=Overview)
+async def status(service: Service, caller: Operator) -> Any:
     """The whole store: what needs a person first, documents by state, queues, workers, services, dead groups."""
     return await service.overview()
 
 
-@router.get("/queues")
-async def queues(service: Service, caller: Operator) -> dict[str, Any]:
+@router.get("/queues", response_model=Queues)
+async def queues(service: Service, caller: Operator) -> Any:
     """Queues with what waits in them and since when."""
     return {"queues": (await service.overview())["queues"]}
 
@@ -49,13 +42,10 @@ async def resume(service: Service, caller: Operator, name: Name, act: Act | None
     return Changed(name=name, state="running")
 
 
-@router.get("/dependencies")
-async def dependencies(service: Service, caller: Operator) -> dict[str, Any]:
+@router.get("/dependencies", response_model=Dependencies)
+async def dependencies(service: Service, caller: Operator) -> Dependencies:
     """Services that stages need: up, down or ramping, since when and why, documents held; how calls went."""
-    return {
-        "dependencies": [asdict(one) for one in await service.dependencies()],
-        "calls": [asdict(one) for one in await service.kpis()],
-    }
+    return Dependencies(dependencies=await service.dependencies(), calls=await service.kpis())
 
 
 @router.post("/dependencies/{name}/hold", response_model=Changed)
@@ -72,13 +62,13 @@ async def release(service: Service, caller: Operator, name: Name, act: Act | Non
     return Changed(name=name, state="up")
 
 
-@router.get("/workers")
-async def workers(service: Service, caller: Operator) -> dict[str, Any]:
+@router.get("/workers", response_model=Workers)
+async def workers(service: Service, caller: Operator) -> Any:
     """Who works on this store, and who is gone without saying so."""
     return {"workers": (await service.overview())["workers"]}
 
 
-@router.get("/acts")
+@router.get("/acts", response_model=Acts)
 async def acts(
     service: Service, caller: Operator,
     who: Annotated[str | None, Query(max_length=200)] = None,
@@ -86,7 +76,8 @@ async def acts(
     target: Annotated[str | None, Query(max_length=1000)] = None,
     after: Annotated[int | None, Query(ge=1, le=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> dict[str, Any]:  # fmt: skip
+) -> Acts:  # fmt: skip
     """What was done by whom, when, to what and why, the newest first."""
     found = await service.acts(who=who, verb=verb, target=target, after=after, limit=limit)
-    return {"acts": [asdict(one) for one in found], "next": found[-1].id if len(found) == limit else None}
+    views = [ActView(**asdict(one)) for one in found]
+    return Acts(acts=views, next=found[-1].id if len(found) == limit else None)

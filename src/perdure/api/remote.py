@@ -8,9 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Writer
-from perdure.api.shared import PROBLEMS, DocumentId, Service
+from perdure.api.shared import PROBLEMS, DocumentId, Service, acted
 from perdure.api.views import Acted, Text
-from perdure.errors import MoveForbidden
 
 router = APIRouter(prefix="/v3/documents/{id}/remote", tags=["remote stages"], responses=PROBLEMS)
 
@@ -43,7 +42,7 @@ async def finish(service: Service, caller: Writer, id_: DocumentId, answer: Fini
     """The stage is done; told again it is `repeated`, told late it is refused."""
     await service.status(id_, caller.org)
     said = await service.remote_finish(id_, answer.token, answer.output, org=caller.org, job=answer.job)
-    return _acted(id_, said)
+    return acted(id_, said)
 
 
 @router.post("/fail", response_model=Acted)
@@ -54,17 +53,11 @@ async def fail(service: Service, caller: Writer, id_: DocumentId, answer: Failed
         id_, answer.token, code=answer.code, message=answer.message, retryable=answer.retryable,
         retry_after_s=answer.retry_after_s, org=caller.org, job=answer.job,
     )  # fmt: skip
-    return _acted(id_, said)
+    return acted(id_, said)
 
 
 @router.post("/beat", response_model=Acted)
 async def beat(service: Service, caller: Writer, id_: DocumentId, answer: Answered) -> Acted:
     """It is being worked on; the lease begins anew."""
     await service.status(id_, caller.org)
-    return _acted(id_, await service.remote_beat(id_, answer.token, org=caller.org, job=answer.job))
-
-
-def _acted(id_: str, answer: str) -> Acted:
-    if answer.startswith("refused"):
-        raise MoveForbidden(answer.removeprefix("refused: "))
-    return Acted(id=id_, answer=answer)
+    return acted(id_, await service.remote_beat(id_, answer.token, org=caller.org, job=answer.job))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Header, Path, Request
 
 from perdure.api.problems import MEDIA_TYPE, Problem
-from perdure.errors import DocumentUnknown
+from perdure.api.views import Acted
+from perdure.errors import DocumentUnknown, MoveForbidden
 from perdure.service import AsyncPerdure
 
+NDJSON = "application/x-ndjson"
 _ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -28,6 +30,21 @@ def _document_id(id_: Annotated[str, Path(alias="id", description="A document's 
 
 Service = Annotated[AsyncPerdure, Depends(_service)]
 DocumentId = Annotated[str, Depends(_document_id)]
+OnceKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$",
+        description="The same key again gives the same answer and does nothing; with another body it is refused.",
+    ),
+]  # fmt: skip
+
+
+def acted(id_: str, answer: str) -> Acted:
+    """What a verb answered; MoveForbidden where it refused."""
+    if answer.startswith("refused"):
+        raise MoveForbidden(answer.removeprefix("refused: "))
+    return Acted(id=id_, answer=answer)
+
 
 
 def problems(said: dict[int, str]) -> dict[int | str, dict[str, Any]]:

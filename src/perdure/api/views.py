@@ -210,15 +210,21 @@ class RequeueAct(Act):
     from_stage: Text | None = Field(
         default=None, description="Run again from here on, although it was saved."
     )
-    at: datetime | None = Field(default=None, description="Not before; with a time zone.")
+    at: Moment | None = Field(default=None, description="Not before; with a time zone.")
     delay_s: float = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
+
+
+class PriorityAct(Act):
+    """Another place in the queue."""
+
+    priority: int = Field(ge=-100, le=100, examples=[10])
 
 
 class Acted(BaseModel):
     """What came of it."""
 
-    id: str
-    answer: str = Field(examples=["requeued", "cancelled"])
+    id: str = Field(examples=[EXAMPLE_ID])
+    answer: str = Field(examples=["requeued", "cancelled", "changed", "purged"])
 
 
 class ChunkView(BaseModel):
@@ -236,6 +242,17 @@ class ChunkView(BaseModel):
 
 class Chunks(BaseModel):
     chunks: list[ChunkView]
+
+
+class RowView(BaseModel):
+    """What a stage emitted, and the key that it has within its name."""
+
+    key: dict[str, Any] = Field(examples=[{"batch": 0}])
+    data: Any
+
+
+class Rows(BaseModel):
+    rows: list[RowView]
 
 
 class ConnectionView(BaseModel):

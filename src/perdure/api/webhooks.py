@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Reader, Writer
 from perdure.api.problems import Refused
-from perdure.api.shared import PROBLEMS, Service
+from perdure.api.shared import PROBLEMS, OnceKey, Service
 from perdure.api.views import at, time_of
 from perdure.errors import InputInvalid
 from perdure.store.feed import NAMES
@@ -79,9 +79,13 @@ class Retried(BaseModel):
 
 
 @router.post("", status_code=201, response_model=MadeWebhook)
-async def create(service: Service, caller: Writer, new: NewWebhook) -> MadeWebhook:
+async def create(
+    service: Service, caller: Writer, new: NewWebhook, idempotency_key: OnceKey = None
+) -> MadeWebhook:
     """Tell a URL of what happens from now on; signatures are checked with the secret in the answer."""
-    made = await service.add_webhook(new.url, events=new.events, org=caller.org, who=caller.who)
+    made = await service.add_webhook(
+        new.url, events=new.events, org=caller.org, who=caller.who, once=idempotency_key
+    )
     return MadeWebhook(**_view(made).model_dump(), secret=made.secret)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from perdure.core.model import ONLY
+from perdure.core.model import ONLY, TERMINAL
 from perdure.engine import intake
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.result import NAME, NAME_RULE
@@ -18,6 +18,7 @@ from perdure.store.records import Act, LimitRecord
 from perdure.store.text import checked
 
 REASON = "the reason"
+ENDED = tuple(sorted(TERMINAL))
 
 
 class Acting(Desk):
@@ -58,6 +59,18 @@ class Acting(Desk):
     ) -> str:
         why, by = checked(reason, REASON), self._who(who)
         return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, by, why))
+
+    async def delete(
+        self, document_id: str, *, cancel: bool = False, reason: str = "", who: str | None = None,
+        org: str | None = None,
+    ) -> str:  # fmt: skip
+        why, by = checked(reason, REASON), self._who(who)
+        key = ((await self.status(document_id, org)).org, document_id)
+        if cancel:
+            await self.store.cancel(
+                Cancel(*key, by, why)
+            )  # refused where it has ended, which is just as well
+        return (await self.store.purge([key], ENDED, act=(by, why)))[key]
 
     async def raise_(
         self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None

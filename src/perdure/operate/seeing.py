@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from perdure.core.frozen import frozen
 from perdure.operate.desk import Desk
 from perdure.operate.situation import situation
-from perdure.operate.status import Facts, overview
+from perdure.operate.status import Facts, overview, worker_facts
 from perdure.operate.timeline import Happening, story, tell
 from perdure.operate.why import Why, explain
+
+
+@frozen
+class Readiness:
+    """Whether the store has the tables that this program works with, and how many workers are alive."""
+
+    schema_fits: bool
+    workers_alive: int
 
 
 class Seeing(Desk):
@@ -14,6 +23,10 @@ class Seeing(Desk):
 
     async def overview(self) -> Facts:
         return await overview(self.store)
+
+    async def readiness(self) -> Readiness:
+        alive = sum(one["alive"] for one in await worker_facts(self.store))
+        return Readiness(await self.store.schema_fits(), alive)
 
     async def why(self, document_id: str, org: str | None = None) -> Why:
         return explain(await situation(self.store, await self.status(document_id, org)))

@@ -59,7 +59,7 @@ async def overview(store: SqlStore) -> Facts:
     """The whole store at one moment, what needs a person first."""
     tally, live = await store.tally(), await store.live()
     ended = {str(state): tally.documents.get(state, 0) for state in TERMINAL}
-    workers = await _workers(store)
+    workers = await worker_facts(store)
     facts = {
         **await dependency_facts(store),
         "documents": {state: ended.get(state, live.get(state, 0)) for state in STATES},
@@ -103,7 +103,8 @@ async def _queues(store: SqlStore, jobs: dict[str, dict[str, int]], workers: lis
     return facts
 
 
-async def _workers(store: SqlStore) -> list[Facts]:
+async def worker_facts(store: SqlStore) -> list[Facts]:
+    """Every worker, and whether its process is there."""
     workers = [worker for worker in await store.workers() if worker.kind == "worker"]
     gone = await store.missing([worker.id for worker in workers])
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from collections.abc import Sequence
 
@@ -10,22 +12,24 @@ from perdure.core.model import ORG_DEFAULT
 from perdure.errors import InputInvalid, Permanent
 from perdure.operate.desk import Desk
 from perdure.store.feed import NAMES
+from perdure.store.operations import Once
 from perdure.store.text import checked
 from perdure.store.webhooks import Delivery, Webhook
 
 #: What one is told of unless it asks for something else.
 USUAL = tuple(f"document.{word}" for word in ("done", "dead", "held", "degraded", "repaired"))
 STATES = ("waiting", "sent", "dead")
-PER_ORG_MAX = 50
 
 
 class WebhookDesk(Desk):
     """The verbs about webhooks."""
 
     async def add_webhook(
-        self, url: str, *, events: Sequence[str] = (), org: str = ORG_DEFAULT, who: str | None = None
-    ) -> Webhook:
-        """Tell this URL of what happens from now on; its `secret` is for checking signatures."""
+        self, url: str, *, events: Sequence[str] = (), org: str = ORG_DEFAULT, who: str | None = None,
+        once: str | None = None,
+    ) -> Webhook:  # fmt: skip
+        """Tell this URL of what happens from now on; its `secret` is for checking signatures. `once`: a key under which
+        it is made only the first time."""
         wanted = tuple(dict.fromkeys(events)) or USUAL
         if unknown := sorted(set(wanted) - set(NAMES)):
             raise InputInvalid(
@@ -36,16 +40,13 @@ class WebhookDesk(Desk):
         except Permanent as refused:
             raise InputInvalid(str(refused), code=refused.code) from None
         whose = checked(org, "the organisation", 100)
-        if len(await self.store.webhooks(whose)) >= PER_ORG_MAX:
-            raise InputInvalid(
-                f"an organisation has at most {PER_ORG_MAX} webhooks; remove one first",
-                code="webhooks_too_many",
-            )
         place = await self.store.feed_end()
         new = Webhook(
             secrets.token_hex(8), whose, address, wanted, f"whsec_{secrets.token_urlsafe(32)}", place, 0
         )
-        return await self.store.add_webhook(new, self._who(who))
+        asked = hashlib.sha256(json.dumps(["webhook", address, wanted]).encode()).hexdigest()
+        key = Once(whose, once, asked) if once is not None else None
+        return await self.store.add_webhook(new, self._who(who), key)
 
     async def webhooks(self, org: str | None = None) -> list[Webhook]:
         """All of them, or an organisation's."""

@@ -84,13 +84,16 @@ class Archive(Reading):
         return await self._read(steps)
 
     async def purge(
-        self, which: Sequence[Key], states: tuple[str, ...] = ("dead",), generations: Mapping[Key, int] | None = None
+        self, which: Sequence[Key], states: tuple[str, ...] = ("dead",), generations: Mapping[Key, int] | None = None,
+        act: tuple[str, str] | None = None,
     ) -> dict[Key, str]:  # fmt: skip
         """Delete documents with everything that is theirs, but not their children: `purged` or `refused: why`.
 
         Blobs that nobody names any more are collected as garbage later. With `generations` (those that somebody has
-        seen and exported), one that has gone on since is refused.
+        seen and exported), one that has gone on since is refused. `act`: who and why, noted for each in the trail.
         """
+
+        clock = self.clock.now_ms()
 
         def steps(counting: Counting) -> Steps[tuple[dict[Key, str], int]]:
             answers: dict[Key, str] = {}
@@ -102,6 +105,10 @@ class Archive(Reading):
             if gone:
                 chunks = yield from _purge(self.sql, gone)
                 yield Query(self.sql.TALLY_ADD, ("purged", len(gone)))
+            if gone and act is not None:
+                now_ms = (yield Query(self.sql.NOW, (clock,)))[0][0]
+                for org, id_ in gone:
+                    yield Query(self.sql.ACT_ADD, (now_ms, act[0], "purge", org, id_, act[1]))
             return answers, chunks
 
         answers: dict[Key, str]

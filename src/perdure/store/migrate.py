@@ -48,6 +48,12 @@ async def applied(driver: Driver) -> dict[str, int]:
     return {row[0]: row[1] for row in await driver.read(steps)}
 
 
+async def fits(driver: Driver, dialect: str) -> bool:
+    """Whether this program can work on the database as it is now."""
+    ours, theirs = known(dialect), await applied(driver)
+    return all(m.name in theirs for m in ours) and all(needs <= len(ours) for needs in theirs.values())
+
+
 async def check(driver: Driver, dialect: str) -> None:
     """An empty database is set up; an older or newer one is refused with what to do."""
     ours, theirs = known(dialect), await applied(driver)

@@ -38,6 +38,11 @@ class KeyReused(InputInvalid):
 
     code = "idempotency_key_reused"
 
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the idempotency key {key!r} was used for another request; use a new key for each request"
+        )
+
 
 def begin(adds: Sequence[Numbered], now_ms: int) -> Steps[tuple[list[Numbered], list[Numbered]]]:
     """Those that are to be done now, and those that were asked for before, perhaps in this very flush."""
@@ -64,7 +69,22 @@ def _by_key(keyed: tuple[Once, int]) -> tuple[str, str]:
 
 def end(once: Once, added: Sequence[Added]) -> Query:
     """Keep what was answered."""
-    return Query(SET, (once.org, once.key, json.dumps([(a.id, a.answer) for a in added])))
+    return keep(once, [(a.id, a.answer) for a in added])
+
+
+def keep(once: Once, answer: Any) -> Query:
+    """Keep an answer of any other kind."""
+    return Query(SET, (once.org, once.key, json.dumps(answer)))
+
+
+def known(once: Once | None, now_ms: int) -> Steps[Any]:
+    """The answer that was kept for this request; None where it is to be done now, in this transaction. KeyReused."""
+    if once is None or (yield Query(ADD, (once.org, once.key, once.request, now_ms))):
+        return None
+    request, answer = (yield Query(GET, (once.org, once.key)))[0]
+    if request != once.request:
+        raise KeyReused(once.key)
+    return json.loads(answer)
 
 
 def again(once: Once, repeated: bool = True) -> Steps[Answer]:
@@ -88,9 +108,7 @@ class Onces:
         """Add the documents unless that was asked for before; KeyReused where something else was."""
         answer: Answer = await self.flusher.submit(Add(tuple(documents), once))
         if answer.added is None:
-            raise KeyReused(
-                f"the idempotency key {once.key!r} was used for another request; use a new key for each request"
-            )
+            raise KeyReused(once.key)
         if not answer.repeated:
             self.wake_soon()
         return answer

@@ -117,6 +117,10 @@ class SqlStore(
         finally:
             await self.driver.close()
 
+    async def schema_fits(self) -> bool:
+        """Whether this program can work on the schema as it is now: others may have migrated it since we opened it."""
+        return await migrate.fits(self.driver, self.dialect_name)
+
     async def migrate(self) -> list[str]:
         """Open the driver only, bring the schema up to date, close again."""
         await self.driver.open()

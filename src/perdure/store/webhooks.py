@@ -11,13 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.core.frozen import frozen
+from perdure.errors import InputInvalid
 from perdure.store.base import Query, Row, Steps
 from perdure.store.feed import Happened
+from perdure.store.once import keep, known
+from perdure.store.operations import Once
 from perdure.store.text import cleaned
 
+PER_ORG_MAX = 50
 ADD = "INSERT INTO webhook (id, org, url, events, secret, place, created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)"
 _WEBHOOK = "SELECT id, org, url, events, secret, place, created_ms FROM webhook"
 ALL = f"{_WEBHOOK} ORDER BY org, created_ms, id"
+NUMBER = "SELECT count(*) FROM webhook WHERE org = $1"
 DROP = "DELETE FROM webhook WHERE org = $1 AND id = $2 RETURNING url"
 DROP_DELIVERIES = "DELETE FROM delivery WHERE webhook = $1"
 MOVE = "UPDATE webhook SET place = $3 WHERE id = $1 AND place = $2 RETURNING id"
@@ -103,17 +108,26 @@ class Webhooks:
     _rows: Callable[..., Any]
     _write: Callable[[Callable[[], Steps[Any]]], Any]
 
-    async def add_webhook(self, webhook: Webhook, by: str) -> Webhook:
-        """Tell it of what happens from its place on."""
+    async def add_webhook(self, webhook: Webhook, by: str, once: Once | None = None) -> Webhook:
+        """Tell it of what happens from its place on. Under a key the one that was made the first time is answered."""
         w, clock = webhook, self.clock.now_ms()
 
-        def steps() -> Steps[int]:
+        def steps() -> Steps[tuple[str, str, int]]:
             now: int = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            if made := (yield from known(once, now)):
+                id_, secret, created_ms = made
+                return id_, secret, created_ms
+            if (yield Query(NUMBER, (w.org,)))[0][0] >= PER_ORG_MAX:
+                said = f"an organisation has at most {PER_ORG_MAX} webhooks; remove one first"
+                raise InputInvalid(said, code="webhooks_too_many")
             yield Query(ADD, (w.id, w.org, w.url, ",".join(w.events), w.secret, w.place, now))
             yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, w.url))
-            return now
+            if once is not None:
+                yield keep(once, (w.id, w.secret, now))
+            return w.id, w.secret, now
 
-        return Webhook(w.id, w.org, w.url, w.events, w.secret, w.place, await self._write(steps))
+        id_, secret, created_ms = await self._write(steps)
+        return Webhook(id_, w.org, w.url, w.events, secret, w.place, created_ms)
 
     async def webhooks(self, org: str | None = None) -> list[Webhook]:
         """All of them, or an organisation's."""
