@@ -46,7 +46,6 @@ def acted(id_: str, answer: str) -> Acted:
     return Acted(id=id_, answer=answer)
 
 
-
 def problems(said: dict[int, str]) -> dict[int | str, dict[str, Any]]:
     """Statuses of errors with what they mean, as routes describe them."""
     content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
