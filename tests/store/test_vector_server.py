@@ -280,7 +280,7 @@ async def test_it_can_be_got_rid_of_as_the_documentation_says(postgres_world: Wo
     await indexed(world, "two", vectors=[vector(1, 0.1)])
 
     assert await found(seeing) == await found(world.store) == ["one", "two"]
-    assert not await world.query("SELECT 1 FROM pg_trigger WHERE NOT tgisinternal")
+    assert not await world.query("SELECT 1 FROM pg_trigger WHERE NOT tgisinternal AND tgname <> 'chunk_lost'")
     await seeing.close()
 
 

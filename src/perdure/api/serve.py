@@ -25,6 +25,7 @@ from perdure.watch.log import configure, log_events
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
+BEHIND = 5  # levels of niceness that a worker stands behind its server
 
 
 @frozen
@@ -92,6 +93,8 @@ async def _worker(serving: Serving, number: int) -> None:
             sys.executable, "-m", "perdure.cli.supervise", serving.target, options, stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True, env=environment,
         )  # fmt: skip
+        with suppress(OSError):  # what is asked for is answered before what can wait
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + BEHIND)
         try:
             status = await process.wait()
         except asyncio.CancelledError:
