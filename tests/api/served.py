@@ -38,7 +38,7 @@ def new_key(store: str, org: str) -> str:
 
 
 @contextmanager
-def served(store: str, *options: str, **environment: str) -> Iterator[str]:
+def served(store: str, *options: str, target: str = f"{__name__}:app", **environment: str) -> Iterator[str]:
     """The address of a server that answers; ended with the block."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"

@@ -21,4 +21,4 @@ def test_every_answer_is_the_models(store_url: str, examples: int, steps: int) -
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     with Server(store_url, pipelines=PIPELINES, api_rate_per_s=1e6) as server:
-        run_state_machine_as_test(lambda: Model(server), settings=settings)
+        run_state_machine_as_test(lambda: Model(server), settings=settings)  # type: ignore[arg-type]
