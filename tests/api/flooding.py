@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from perdure import Document, Perdure, Pipeline
 from tests.api.served import new_key, served
 
 paced = Pipeline("paced")
-STAGE_S = 0.1
+STAGE_S = 0.1  # on the average
 SLOTS = 4
 RATE_PER_S = 50
 APART_S = 0.2  # between two documents of a quiet organisation
@@ -26,7 +27,7 @@ APART_S = 0.2  # between two documents of a quiet organisation
 
 @paced.stage
 async def read(doc: Document) -> int:
-    await asyncio.sleep(STAGE_S)
+    await asyncio.sleep(STAGE_S * (0.5 + random.random()))
     return len(doc.text)
 
 

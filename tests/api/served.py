@@ -48,13 +48,19 @@ def served(store: str, *options: str, target: str = f"{__name__}:app", **environ
         "-m",
         "perdure",
         "serve",
-        f"{__name__}:app",
+        target,
         "--store",
         store,
         "--port",
         str(port),
     ]
-    given = {**os.environ, "PYTHONPATH": path, "PERDURE_API_RATE_PER_S": "100000", **environment}
+    given = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PERDURE_API_RATE_PER_S": "100000",
+        "PERDURE_LOG_LEVEL": "WARNING",
+        **environment,
+    }
     process = subprocess.Popen([*command, *options], cwd=ROOT, env=given)
     try:
         until_s = time.monotonic() + PATIENCE_S
