@@ -233,6 +233,10 @@ class Settings(BaseSettings):
     api_json_bytes_max: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="The largest JSON body that the HTTP server reads."
     )
+    upload_pause_s: float = Field(
+        default=30, gt=0, description="How long an upload may stand still before it is given up."
+    )
+    upload_total_s: float = Field(default=3600, gt=0, description="How long an upload may take as a whole.")
     traces: bool | None = Field(
         default=None,
         description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",

@@ -25,12 +25,12 @@ from perdure.api.caller import Gate
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
 from perdure.api.views import Bulk, NewDocument
+from perdure.engine import rooms
 from perdure.service import AsyncPerdure
 
 SUMMARY = "Processes documents and never loses one."
 ABOUT = """Hand in a URL, a text or a file; what is answered with an id is durable. Every error is a problem+json with a
 stable `code`. Lists are read on with `after`. A key belongs to an organisation, and what is another's is not there."""
-PAUSE_S, UPLOAD_S = 30.0, 3600.0
 
 
 def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
@@ -40,6 +40,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
         app.state.auditing = asyncio.Lock()
+        if limits.spool is not None:
+            await asyncio.to_thread(rooms.clear_out, limits.spool)
         await service.start()
         service.measure()
         try:
@@ -48,14 +50,17 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
             app.state.stopping.set()
             await service.close()
 
+    settings = service.settings
+    limits = Limits(
+        settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
+        getattr(service.blobs, "temporary", None),
+    )  # fmt: skip
     app = FastAPI(
         title="Perdure", version=__version__, summary=SUMMARY, description=ABOUT, lifespan=life,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    settings = service.settings
-    app.state.service, app.state.streams = service, 0
+    app.state.service, app.state.streams, app.state.limits = service, 0, limits
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
-    app.state.limits = Limits(settings.document_bytes_max, settings.api_json_bytes_max, PAUSE_S, UPLOAD_S)
     for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
         app.include_router(part.router)
     handle_errors(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -32,6 +33,8 @@ MEDIA_TYPE = "application/problem+json"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: What the databases call it when their disk is full.
 FULL_ERRORS = ("FullError", "DiskFullError")
+LISTEN_BYTES = 1 << 20
+Handler = Callable[[Request, Exception], Awaitable[JSONResponse]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
 
 
@@ -95,6 +98,8 @@ def problem(
 async def _ours(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, PerdureError):
         raise error
+    if _full(error.__cause__):
+        return _no_room()
     status, headers = status_of(error), dict(getattr(error, "headers", {}))
     if isinstance(error, StoreError) and status == 503:
         headers["Retry-After"] = str(RETRY_S.get(type(error), 10))
@@ -135,19 +140,37 @@ def _methods(request: Request) -> list[str]:
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:
-    full = isinstance(error, OSError) and error.errno in FULL
-    if full or type(error).__name__ in FULL_ERRORS:
-        return problem(
-            507, "storage_full", "the server's disk is full; nothing was taken in, try again later"
-        )
+    if _full(error):
+        return _no_room()
     log.error("a request failed: %r", error, exc_info=error)
     return problem(500, "unexpected", "something went wrong here; it is in the server's log")
 
 
+def _full(error: BaseException | None) -> bool:
+    return type(error).__name__ in FULL_ERRORS or (isinstance(error, OSError) and error.errno in FULL)
+
+
+def _no_room() -> JSONResponse:
+    return problem(507, "storage_full", "the server's disk is full; nothing was taken in, try again later")
+
+
 def handle_errors(app: FastAPI) -> None:
     """Every error of the application leaves it as a problem."""
-    app.add_exception_handler(PerdureError, _ours)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(OSError, _unexpected)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(PerdureError, _closing(_ours))
+    app.add_exception_handler(RequestValidationError, _closing(_invalid))
+    app.add_exception_handler(HTTPException, _closing(_http))
+    app.add_exception_handler(OSError, _closing(_unexpected))
+    app.add_exception_handler(Exception, _closing(_unexpected))
+
+
+def _closing(handle: Handler) -> Handler:
+    """Whoever is refused while a large or endless body comes is not listened to any further."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        response = await handle(request, error)
+        length = request.headers.get("content-length", "0")
+        if "transfer-encoding" in request.headers or not length.isdigit() or int(length) > LISTEN_BYTES:
+            response.headers["Connection"] = "close"
+        return response
+
+    return answer

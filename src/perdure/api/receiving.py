@@ -41,6 +41,7 @@ class Limits:
     json_bytes: int
     pause_s: float  # between two pieces
     total_s: float
+    spool: Path | None = None  # where files are written; None: among the system's temporary ones
 
 
 @dataclass(slots=True)
@@ -67,9 +68,9 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[Received]:
     length = request.headers.get("content-length", "")
     if length.isdigit():
         _check_size(int(length), limits.file_bytes + (WRITE_BYTES if form == MULTIPART else 0))
-        _check_room(int(length))
-    room = await asyncio.to_thread(rooms.new_room)
+    room = await asyncio.to_thread(rooms.new_room, limits.spool)
     try:
+        _check_room(room, int(length) if length.isdigit() else 0)
         with Spool(room / "body", limits.file_bytes) as spool:
             if form == MULTIPART:
                 yield await _multipart(request, options.get(b"boundary", b""), spool, limits)
@@ -143,6 +144,7 @@ class Spool:
             await asyncio.to_thread(self._write, pending)
 
     def _write(self, data: bytes) -> None:
+        _check_room(self.path.parent, len(data))
         self._digest.update(data)
         self._file.write(data)
 
@@ -254,8 +256,6 @@ def _check_size(size: int, most: int) -> None:
         raise Refused(413, "input_too_large", f"the body has more than {most} bytes, the most allowed")
 
 
-def _check_room(size: int) -> None:
-    from tempfile import gettempdir
-
-    if shutil.disk_usage(gettempdir()).free < size + FREE_BYTES:
+def _check_room(directory: Path, size: int) -> None:
+    if shutil.disk_usage(directory).free < size + FREE_BYTES:
         raise Refused(507, "storage_full", "the server's disk is full; nothing was taken in, try again later")

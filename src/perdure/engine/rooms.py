@@ -18,10 +18,12 @@ PREFIX = "perdure-room-"
 _locks: dict[Path, int] = {}  # descriptors that hold the locks of our rooms
 
 
-def new_room() -> Path:
-    """A directory of our own; whoever asked for it removes it."""
+def new_room(within: Path | None = None) -> Path:
+    """A directory of our own, by default among the system's temporary ones; whoever asked for it removes it."""
+    if within is not None:
+        within.mkdir(parents=True, exist_ok=True)
     while True:
-        room = Path(tempfile.mkdtemp(prefix=PREFIX))
+        room = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within))
         try:
             lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -51,9 +53,9 @@ def open_room() -> Iterator[Path]:
         remove(room)
 
 
-def clear_out() -> int:
+def clear_out(within: Path | None = None) -> int:
     """Remove the rooms of processes that are gone; how many there were."""
-    return sum(map(_cleared, Path(tempfile.gettempdir()).glob(f"{PREFIX}*")))
+    return sum(map(_cleared, (within or Path(tempfile.gettempdir())).glob(f"{PREFIX}*")))
 
 
 def _cleared(room: Path) -> bool:

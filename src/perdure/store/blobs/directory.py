@@ -30,7 +30,7 @@ class DirectoryBlobs:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._temporary = root / "tmp"
+        self.temporary = root / "tmp"  # on the blobs' own file system; directories in it are somebody else's
         self._durable: set[Path] = set()  # directories that are known to survive a crash
 
     async def put(self, data: bytes) -> str:
@@ -61,9 +61,9 @@ class DirectoryBlobs:
         return await asyncio.to_thread(self._delete, digest, older_than_ms)
 
     async def tidy(self, older_than_ms: int) -> int:
-        leftovers = await asyncio.to_thread(_ages, self._temporary, older_than_ms)
+        leftovers = await asyncio.to_thread(_ages, self.temporary, older_than_ms)
         for name, _ in leftovers:
-            (self._temporary / name).unlink(missing_ok=True)
+            (self.temporary / name).unlink(missing_ok=True)
         return len(leftovers)
 
     def put_sync(self, data: bytes) -> str:
@@ -177,8 +177,8 @@ class DirectoryBlobs:
     @contextmanager
     def _temporary_file(self) -> Iterator[BinaryIO]:
         """A new file on the blobs' own file system; removed again unless it was renamed."""
-        self._temporary.mkdir(parents=True, exist_ok=True)
-        name = self._temporary / uuid.uuid4().hex
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        name = self.temporary / uuid.uuid4().hex
         try:
             with open(name, "xb", opener=_create_read_only) as file:
                 yield file
