@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import urllib.error
 from dataclasses import replace
+from email.message import Message
 from typing import NoReturn
 
 import pytest
@@ -203,11 +207,20 @@ class Nameless(Exception):
         (HttpError(response=Answer()), 503),
         (HttpError(404, Answer()), 404),
         (HttpError("404"), None),
+        (urllib.error.HTTPError("http://x", 503, "no", Message(), None), 503),
+        (SystemExit(3), None),
         (ValueError("404"), None),
     ],
 )
 def test_the_status_comes_from_the_error_not_from_its_words(error: Exception, status: int | None) -> None:
     assert describe("fetch", error).status_code == status
+
+
+def test_the_place_is_in_the_code_of_the_stage_not_in_the_library_that_it_called() -> None:
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    place = describe("parse", caught.value).place or ""
+    assert re.fullmatch(rf"{re.escape(__file__)}:\d+ in test_the_place_\w+", place)
 
 
 def test_an_error_without_words_is_described_by_its_class() -> None:

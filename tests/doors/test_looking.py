@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from perdure import Document, Pipeline, Result, Row
+from perdure.cli.drawing import plain, table
 from perdure.core.model import ALIASES
 from perdure.testing import drain, trial
 from tests.doors.command import refused, succeeded
@@ -62,6 +65,24 @@ def test_documents_are_listed_by_what_they_are(shelf: tuple[str, list[str]]) -> 
     assert said.splitlines()[2] == f"more: --after {third}"
     rest = json.loads(succeeded("list", "--after", third, "--collection", "novels", "--json", "--store", url))
     assert ([one["id"] for one in rest["documents"]], rest["after"]) == ([first], None)
+
+
+def test_a_line_in_a_pipe_is_a_document(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+    name = "a name that is much longer than what is left of eighty columns.epub"
+    with trial(books, store=url) as app:
+        ids = [app.add(text=f"{n}", name=name, pipeline=books).id for n in range(2)]
+    lines = succeeded("list", "--store", url).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ids[::-1]
+    assert all(line.endswith(name) for line in lines)
+
+
+def test_no_terminal_is_too_narrow_for_an_id() -> None:
+    out = Console(width=60, file=StringIO())
+    shown = table("document", "name")
+    shown.add_row("01a1e3ad-5c4f-75f4-860b-647d1b139321", "a name that is much longer than the rest")
+    plain(out, shown)
+    assert "01a1e3ad-5c4f-75f4-860b-647d1b139321" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_what_is_kept_of_a_document_is_shown(shelf: tuple[str, list[str]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure import Context, Document, Permanent, Pipeline, Result, RetryLater, Transient
+from perdure import Context, Document, Gathered, Permanent, Pipeline, Result, RetryLater, Transient
 from perdure.store.base import BREAKER
 from perdure.testing import Trial, drain, tick, trial
 from tests.doors.command import succeeded
@@ -86,6 +86,50 @@ def test_everything_is_told_in_order(store_url: str) -> None:
     held = next(one for one in found if one.text.startswith("waited: stage look needs ocr"))
     assert held.took_ms == 600_000
     assert {one.generation for one in found} == {1, 2}
+
+
+def test_a_wait_is_not_blamed_on_a_service_that_it_did_not_need_yet(store_url: str) -> None:
+    two = Pipeline("two")
+
+    @two.stage
+    def first(doc: Document) -> int:
+        return 1
+
+    @two.stage(needs=["ocr"])
+    def second(first: int) -> int:
+        return 2
+
+    with trial(two, store=store_url) as app:
+        app.hold("ocr", "cleaning", who="ann")
+        id_ = app.add(text="x", pipeline=two).id
+        app.clock.advance(60)
+        tick(app)
+        app.clock.advance(300)
+        app.release("ocr", who="ann")
+        drain(app)
+        waits = [(one.text, one.took_ms) for one in app.timeline(id_) if one.kind == "wait"]
+    assert waits[0] == ("waited for its turn", 60_000)
+    assert waits[1][0].endswith("held for 5.0 min of it: ocr was down (cleaning)")
+
+
+def test_a_parent_waits_for_what_it_spawned(store_url: str) -> None:
+    parent = Pipeline("parent")
+
+    @parent.stage
+    def split(doc: Document) -> Result[int]:
+        return Result(1, spawn=[pages.child("a", text="a")])
+
+    @parent.stage
+    def close(gathered: Gathered) -> int:
+        return 1
+
+    with trial([parent, pages], store=store_url) as app:
+        id_ = app.add(text="x", pipeline=parent).id
+        tick(app)
+        app.clock.advance(60)
+        drain(app)
+        told = [one.text for one in app.timeline(id_) if one.kind == "wait"]
+    assert told == ["waited: for what it spawned to end"]
 
 
 def test_it_is_told_at_80_columns_and_repeats_are_folded(store_url: str) -> None:

@@ -161,6 +161,12 @@ def test_the_worst_comes_first() -> None:
     )
 
 
+def test_that_nobody_works_comes_before_what_has_died() -> None:
+    tier = {"tier": 3, "name": "critical", "why": "17 documents are dead", "answer_by_ms": NOW + HOUR}
+    facts = {**WELL, "escalation": tier, "queues": [{**QUEUE, "ready": 1, "workers": 0}], "workers": [GONE]}
+    assert [one.text.split()[0] for one in problems(facts)] == ["No", "Worker", "Escalation"]
+
+
 def test_kpis_are_graded() -> None:
     rates = [grade("retry_rate", value) for value in (None, 0.05, 0.06, 0.2, 0.21)]
     assert rates == ["", "", "look", "look", "alarm"]

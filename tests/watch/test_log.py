@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import CapturingLogger
 
 from perdure import Document, Pipeline
 from perdure.app import AsyncPerdure
-from perdure.core.events import AnyEvent, DocumentDead
+from perdure.core.events import AnyEvent, AttemptEnded, DocumentDead
 from perdure.core.outcome import Overdue
 from perdure.core.token import new_token
 from perdure.engine.recovery import recover
 from perdure.errors import SettingInvalid
 from perdure.store.operations import Claim
+from perdure.watch import log
 from perdure.watch.log import configure
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +112,16 @@ def test_a_failed_attempt_says_what_and_when_next(shop: tuple[dict[str, str], li
     assert failed["duration_ms"] >= 0
     assert "attempt 1 of 3" in failed["why"]
     assert (second["event"], second["resumed"], done["event"]) == ("attempt started", True, "attempt done")
+
+
+def test_waiting_for_what_it_spawned_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = CapturingLogger()
+    monkeypatch.setattr(log, "_log", written)
+    for outcome in ("gather", "hold"):
+        log._line(AttemptEnded(1, "d", "acme", "shop", 1, "close", outcome=outcome, why="it waits"))
+    assert [(call.method_name, call.args[0]) for call in written.calls] == [
+        ("info", "attempt ended: gather"), ("warning", "attempt ended: hold"),
+    ]  # fmt: skip
 
 
 def test_a_death_is_an_error_with_all_that_an_operator_needs(shop: tuple[dict[str, str], list[Line]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +25,8 @@ def table(*titles: str) -> Table:
     """Columns; those of numbers to the right."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for title in titles:
-        made.add_column(title, justify="right" if title in NUMBERS else "left", overflow="fold")
+        justify: JustifyMethod = "right" if title in NUMBERS else "left"
+        made.add_column(title, justify=justify, overflow="fold", no_wrap=title == "document")
     return made
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.store.records import Status
 
 SHOWN_MAX = 100_000  # characters of what a stage saved
+WIDE = 1_000
 
 
 def list_(
@@ -184,6 +185,8 @@ def _show_list(found: list[Status], more: str | None) -> None:
     from perdure.operate.words import line
 
     out = console()
+    if not out.is_terminal:
+        out.width = WIDE  # a line for each: what reads a pipe reads lines
     if not found:
         out.print("No document is so.")
         return

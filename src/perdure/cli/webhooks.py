@@ -105,7 +105,8 @@ def deliveries(
                 continue
             when = f"next {clock(one.due_ms)}" if one.ended_ms is None else clock(one.ended_ms)
             why = f"  {one.error}" if one.error and one.state != "sent" else ""
-            print(f"{one.id}  {one.state}  {one.name}  {one.document_id}  {one.tries} tries, {when}{why}")
+            tries = f"{one.tries} {'try' if one.tries == 1 else 'tries'}"
+            print(f"{one.id}  {one.state}  {one.name}  {one.document_id}  {tries}, {when}{why}")
 
     opened(store, act)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import random
 import re
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -36,6 +38,11 @@ LATER_MS_MIN = 1_000
 LATER_MS_GROWN_MAX = 900_000
 RESCHEDULE_MS = 300_000
 MESSAGE_MAX = 4_000
+#: Where code stands that the author of a stage did not write.
+LIBRARIES = (
+    "<frozen",
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 #: Signals that people and service managers send; a process that dies of one proves nothing about its document.
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 
@@ -241,32 +248,30 @@ def describe(stage: str, error: BaseException) -> Failure:
     """The failure as recorded: class, stable code, message, HTTP status where the error carries one."""
     code = _read(error, "code") if isinstance(error, PerdureError) else "unexpected"
     name = str(_read(error, "type_name") or type(error).__name__)
-    status = _read(error, "status_code")
-    if status is None:
-        status = _read(_read(error, "response"), "status_code")
+    status = _status(error, code == "unexpected")
     try:
         message = str(error)[:MESSAGE_MAX]
     except Exception:  # an exception whose own text cannot be had must still be recorded
         message = ""
     place = _place(error) if code == "unexpected" else None
-    return Failure(
-        stage, name, str(code)[:100], message or name, status if type(status) is int else None, place
-    )
+    return Failure(stage, name, str(code)[:100], message or name, status, place)
+
+
+def _status(error: BaseException, foreign: bool) -> int | None:
+    """The HTTP status that it carries; libraries that are not ours have several names for it."""
+    names = ("status_code", "status", "code") if foreign else ("status_code",)
+    found = [_read(error, name) for name in names] + [_read(_read(error, "response"), "status_code")]
+    return next((one for one in found if type(one) is int and 100 <= one <= 599), None)
 
 
 def _place(error: BaseException) -> str | None:
-    """`file:line in function` of the last frame; of an error from another process as its note tells it."""
+    """`file:line in function` of the last frame that is no library's; of another process as its note tells."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', "\n".join(getattr(error, "__notes__", ())))
-    if frames:
-        path, line, function = frames[-1]
-        return f"{path}:{line} in {function}"
-    trace = error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
+    if not frames:
+        walked = ((frame.f_code, at) for frame, at in traceback.walk_tb(error.__traceback__))
+        frames = [(code.co_filename, str(at), code.co_name) for code, at in walked]
+    own = [frame for frame in frames if not frame[0].startswith(LIBRARIES)]
+    return next((f"{path}:{line} in {function}" for path, line, function in reversed(own or frames)), None)
 
 
 def _read(thing: object, name: str) -> object:

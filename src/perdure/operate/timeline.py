@@ -14,6 +14,7 @@ from perdure.core.model import job_key
 from perdure.operate.situation import Situation
 from perdure.operate.why import explain
 from perdure.operate.words import count, line, size, span
+from perdure.store.base import BREAKER
 from perdure.store.inspecting import ChildRecord, SaveRecord
 from perdure.store.records import Act, Attempt, DocumentRecord
 from perdure.store.sql_store import SqlStore
@@ -139,7 +140,8 @@ def _ended(a: Attempt) -> str:
     code = f"{a.error_code}: {a.error_type}" if a.error_code == "unexpected" else a.error_code
     status = f" (HTTP {a.status_code})" if a.status_code else ""
     message = line(a.message or "")
-    error = f": {code}{f': {message}' if message else ''}{status}" if code else ""
+    twice = bool(message) and message in a.why
+    error = f": {code}{f': {message}' if message else ''}{status}" if code and not twice else ""
     asked = ", ".join(f"{name} {n}" for name, n in sorted(a.requests.items()))
     requests = f" [requests: {asked}]" if asked else ""
     why = f" – {a.why}" if a.why and a.why not in error else ""
@@ -165,8 +167,11 @@ def _wait(told: Story, before: Attempt | None, a: Attempt, name: str) -> Iterato
     delay_ms = 0
     if before is not None and (before.delay_ms or before.outcome == "hold"):
         reasons, delay_ms = [before.why], before.delay_ms or 0
-    held_ms, why = _held(told.holds, began_ms, a.started_ms)
-    if held_ms:
+    gathered = before is not None and before.outcome == "gather"
+    held_ms, why = (0, "") if gathered else _held(told.holds, began_ms, a.started_ms)
+    if gathered:
+        reasons = ["for what it spawned to end"]
+    elif held_ms:
         reasons.append(f"held for {span(held_ms)} of it: {why}")
     elif delay_ms and waited_ms - delay_ms >= WAIT_MS:
         reasons.append(f"then {span(waited_ms - delay_ms)} for its turn")
@@ -175,7 +180,11 @@ def _wait(told: Story, before: Attempt | None, a: Attempt, name: str) -> Iterato
 
 
 def _held(acts: Iterable[Act], from_ms: int, to_ms: int) -> tuple[int, str]:
-    """For how long of this time a dependency was down, and why."""
+    """For how long of this time a dependency was down, and why.
+
+    Nothing is claimed while what it needs is held, but for the few that try a service for the breaker: what was still
+    down at the end of the wait was not what it waited for.
+    """
     down: dict[str, Act] = {}
     held: list[tuple[int, str]] = []
     for act in (*acts, *(Act(0, to_ms, "", "release", None, name, "") for name in {x.target for x in acts})):
@@ -183,7 +192,8 @@ def _held(acts: Iterable[Act], from_ms: int, to_ms: int) -> tuple[int, str]:
             down.setdefault(act.target, act)
         elif (begun := down.pop(act.target, None)) is not None:
             overlap_ms = min(act.at_ms, to_ms) - max(begun.at_ms, from_ms)
-            if overlap_ms > 0:
+            released = act.who and act.at_ms <= to_ms
+            if overlap_ms > 0 and (released or begun.who == BREAKER):
                 reason = f" ({line(begun.reason)})" if begun.reason else ""
                 held.append((overlap_ms, f"{begun.target} was down{reason}"))
     return max(held, default=(0, ""))

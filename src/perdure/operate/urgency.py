@@ -38,7 +38,7 @@ class Problem:
 
 def problems(facts: Facts) -> list[Problem]:
     """Everything that is not as it should be, in the order of its urgency."""
-    parts = (_audited, _escalated, _unserved, _lost, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
+    parts = (_audited, _unserved, _lost, _escalated, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
     found = [one for part in parts for one in part(facts)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 

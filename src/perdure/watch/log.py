@@ -97,7 +97,7 @@ def _line(event: AnyEvent) -> None:
         case AttemptEnded(outcome="done" | "answered"):
             _log.info(f"attempt {event.outcome}", **_facts(event), duration_ms=event.duration_ms)
         case AttemptEnded():
-            _log.warning(
+            (_log.info if event.outcome == "gather" else _log.warning)(  # every parent waits for what it spawned
                 f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
                 error_type=event.error_type, error_code=event.error_code, place=event.place, delay_ms=event.delay_ms,
                 why=event.why,
