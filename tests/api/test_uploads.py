@@ -105,6 +105,15 @@ def test_an_endless_body_is_read_to_the_limit_and_no_further(server: Server) -> 
     assert server.client("acme").get("/v3/documents").json()["documents"] == []
 
 
+@pytest.mark.parametrize("size", [3 * MB, 12 * MB])
+def test_who_sends_on_hears_why_it_was_refused(server: Server, size: int) -> None:
+    client = server.client("acme")
+    for body in (b"x" * size, iter([b"x" * MB] * (size // MB))):
+        refused = client.post("/v3/documents", content=body, headers={"Content-Type": "text/plain"})
+        assert (refused.status_code, refused.json()["code"]) == (413, "input_too_large")
+        assert refused.headers["content-type"] == "application/problem+json"
+
+
 def test_who_has_no_key_is_not_listened_to(server: Server) -> None:
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     with connected(server, f"{RAW}Transfer-Encoding: chunked\r\n", key="nobody's") as client:

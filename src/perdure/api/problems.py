@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
 from perdure.errors import (
     DocumentUnknown,
@@ -33,8 +36,9 @@ MEDIA_TYPE = "application/problem+json"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: What the databases call it when their disk is full.
 FULL_ERRORS = ("FullError", "DiskFullError")
-LISTEN_BYTES = 1 << 20
-Handler = Callable[[Request, Exception], Awaitable[JSONResponse]]
+LARGE_BYTES = 1 << 20
+LINGER_S, LINGER_BYTES = 1.0, 16 << 20
+Handler = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
 
 
@@ -164,13 +168,28 @@ def handle_errors(app: FastAPI) -> None:
 
 
 def _closing(handle: Handler) -> Handler:
-    """Whoever is refused while a large or endless body comes is not listened to any further."""
+    """Whoever is refused while a large or endless body comes is not listened to for long."""
 
-    async def answer(request: Request, error: Exception) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> Response:
         response = await handle(request, error)
         length = request.headers.get("content-length", "0")
-        if "transfer-encoding" in request.headers or not length.isdigit() or int(length) > LISTEN_BYTES:
-            response.headers["Connection"] = "close"
+        if "transfer-encoding" in request.headers or not length.isdigit() or int(length) > LARGE_BYTES:
+            return LastWord(response.body, response.status_code, {**response.headers, "Connection": "close"})
         return response
 
     return answer
+
+
+class LastWord(Response):
+    """An answer after which the connection is closed; not at once, or it would be lost to a client that still sends."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                heard = 0
+                while heard < LINGER_BYTES and (message := await receive()).get("more_body"):
+                    heard += len(message["body"])
+        await send({"type": "http.response.body", "body": b""})
