@@ -209,12 +209,10 @@ class AsyncPerdure(
             return await self._add(new)
         answer = await self.store.add_once(once, new)
         added = answer.added or []
-        if answer.repeated:
+        if answer.finished:
             return added
         final = [await self._known(one, document) for one, document in zip(added, new, strict=True)]
-        if final != added:
-            await self.store.answer_once(once, final)
-        return final
+        return await self.store.finish_once(once, final)
 
     def _route(self, pipeline: Pipeline | str, options: AddOptions) -> tuple[Pipeline | str, AddOptions]:
         if pipeline != "auto":
@@ -242,8 +240,7 @@ class AsyncPerdure(
 
     async def _known(self, added: Added, new: NewDocument) -> Added:
         """What was there already: a URL is fetched again, and what has a key may have other content by now."""
-        keyed = new.dedupe is not None and new.dedupe.startswith("key")
-        if added.answer != "exists" or not (keyed or new.kind == "url"):
+        if added.answer != "exists" or not new.may_change:
             return added
         known = await self.store.document(new.org, added.id)
         if known is None:

@@ -21,7 +21,7 @@ from tests.api.served import new_key, served
 paced = Pipeline("paced")
 STAGE_S = 0.1  # on the average
 SLOTS = 4
-RATE_PER_S = 50
+RATE_PER_S = 25
 APART_S = 0.2  # between two documents of a quiet organisation
 
 

@@ -167,6 +167,22 @@ def test_many_under_a_key_are_done_once(server: Server) -> None:
     assert len(client.get(DOCUMENTS).json()["documents"]) == 3
 
 
+def test_new_content_under_a_known_key_is_not_lost_with_the_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, headers = server.client("acme"), {"Idempotency-Key": "k"}
+    asked = {"text": "old", "pipeline": "notes", "key": "page"}
+    id_ = client.post(DOCUMENTS, json=asked).json()["id"]
+    with monkeypatch.context() as broken:
+        broken.setattr(server.service.store, "document", None)  # it dies after it has written down the key
+        assert client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers).status_code == 500
+    for _ in range(2):
+        answer = client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers)
+        assert answer.json() == {"id": id_, "answer": "refreshed"}
+    assert client.get(f"{DOCUMENTS}/{id_}/content").content == b"new"
+    assert client.get(f"{DOCUMENTS}/{id_}").json()["generation"] == 2
+
+
 # --- what is wrong -----------------------------------------------------------------------------
 
 

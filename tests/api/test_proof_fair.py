@@ -13,7 +13,7 @@ def test_others_wait_at_most_twice_as_long_and_are_never_refused(store_url: str)
     with field(store_url) as here:
         here.waits_s(5)  # until the worker is there
         alone = here.waits_s(40)
-        with here.flood(documents=5000, threads=4):
+        with here.flood(documents=5000, threads=8):
             beside = here.waits_s(40)
         usual_s, flooded_s = (found[int(len(found) * 0.95)] for found in (alone, beside))
         print(

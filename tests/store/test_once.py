@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.store.once import KeyReused
-from perdure.store.operations import Once
+from perdure.store.operations import Added, Once
 from tests.store.making import ORG, World, document
 
 
@@ -54,13 +54,17 @@ async def test_what_exists_already_is_answered_alike_each_time(world: World) -> 
     assert again.added == first.added
 
 
-async def test_an_answer_can_be_put_right(world: World) -> None:
+async def test_what_may_have_changed_is_not_finished_until_somebody_says_so(world: World) -> None:
+    known = (await world.store.add([document(dedupe="key:a")]))[0].id
     once = Once(ORG, "k", "hash")
-    first = await world.store.add_once(once, [document()])
-    assert first.added is not None
-    better = [type(a)(a.id, "requeued") for a in first.added]
-    await world.store.answer_once(once, better)
-    assert (await world.store.add_once(once, [document()])).added == better
+    for repeated in (False, True):
+        answer = await world.store.add_once(once, [document(dedupe="key:a")])
+        assert (answer.added, answer.repeated, answer.finished) == ([Added(known, "exists")], repeated, False)
+    refreshed = [Added(known, "refreshed")]
+    assert await world.store.finish_once(once, refreshed) == refreshed
+    assert await world.store.finish_once(once, [Added(known, "unchanged")]) == refreshed
+    last = await world.store.add_once(once, [document(dedupe="key:a")])
+    assert (last.added, last.finished) == (refreshed, True)
 
 
 async def test_keys_are_forgotten_after_a_while(world: World) -> None:

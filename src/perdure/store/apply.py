@@ -241,8 +241,7 @@ class Flush:
             yield from self._add(new, answers)
         for n, op in new:
             if op.once is not None:
-                yield once.end(op.once, answers[n])
-                answers[n] = once.Answer(answers[n], False)
+                answers[n] = yield from once.end(op.once, op.documents, answers[n])
         for n, op in repeated:
             if op.once is not None:
                 answers[n] = yield from once.again(op.once)

@@ -17,8 +17,9 @@ Numbered = tuple[int, Add]
 ADD = (
     "INSERT INTO once (org, key, request, at_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING key"
 )
-SET = "UPDATE once SET answer = $3 WHERE org = $1 AND key = $2"
-GET = "SELECT request, answer FROM once WHERE org = $1 AND key = $2"
+SET = "UPDATE once SET answer = $3, finished = $4 WHERE org = $1 AND key = $2"
+FINISH = "UPDATE once SET answer = $3, finished = true WHERE org = $1 AND key = $2 AND NOT finished"
+GET = "SELECT request, answer, finished FROM once WHERE org = $1 AND key = $2"
 FORGET = (
     "DELETE FROM once WHERE (org, key) IN (SELECT org, key FROM once WHERE at_ms < $1 ORDER BY at_ms LIMIT $2) "
     "RETURNING key"
@@ -31,6 +32,9 @@ class Answer:
 
     added: list[Added] | None
     repeated: bool  # it was done before, and this is what was answered then
+    finished: bool = (
+        True  # else what was there already may have to be fetched or changed, which is yet to be done
+    )
 
 
 class KeyReused(InputInvalid):
@@ -67,21 +71,28 @@ def _by_key(keyed: tuple[Once, int]) -> tuple[str, str]:
     return keyed[0].org, keyed[0].key
 
 
-def end(once: Once, added: Sequence[Added]) -> Query:
-    """Keep what was answered."""
-    return keep(once, [(a.id, a.answer) for a in added])
+def end(once: Once, documents: Sequence[NewDocument], added: list[Added]) -> Steps[Answer]:
+    """Keep what is answered."""
+    there = (new for new, one in zip(documents, added, strict=True) if one.answer == "exists")
+    finished = not any(new.may_change for new in there)
+    yield keep(once, _pairs(added), finished)
+    return Answer(added, False, finished)
 
 
-def keep(once: Once, answer: Any) -> Query:
-    """Keep an answer of any other kind."""
-    return Query(SET, (once.org, once.key, json.dumps(answer)))
+def keep(once: Once, answer: Any, finished: bool = True) -> Query:
+    """Keep an answer of any kind."""
+    return Query(SET, (once.org, once.key, json.dumps(answer), finished))
+
+
+def _pairs(added: Sequence[Added]) -> list[tuple[str, str]]:
+    return [(one.id, one.answer) for one in added]
 
 
 def known(once: Once | None, now_ms: int) -> Steps[Any]:
     """The answer that was kept for this request; None where it is to be done now, in this transaction. KeyReused."""
     if once is None or (yield Query(ADD, (once.org, once.key, once.request, now_ms))):
         return None
-    request, answer = (yield Query(GET, (once.org, once.key)))[0]
+    request, answer, _ = (yield Query(GET, (once.org, once.key)))[0]
     if request != once.request:
         raise KeyReused(once.key)
     return json.loads(answer)
@@ -89,10 +100,10 @@ def known(once: Once | None, now_ms: int) -> Steps[Any]:
 
 def again(once: Once, repeated: bool = True) -> Steps[Answer]:
     """What was answered under this key."""
-    request, answer = (yield Query(GET, (once.org, once.key)))[0]
+    request, answer, finished = (yield Query(GET, (once.org, once.key)))[0]
     if request != once.request:
         return Answer(None, True)
-    return Answer([Added(*one) for one in json.loads(answer)], repeated)
+    return Answer([Added(*one) for one in json.loads(answer)], repeated, bool(finished))
 
 
 class Onces:
@@ -113,13 +124,15 @@ class Onces:
             self.wake_soon()
         return answer
 
-    async def answer_once(self, once: Once, added: Sequence[Added]) -> None:
-        """Keep another answer: what was added turned out to be more than that."""
+    async def finish_once(self, once: Once, added: Sequence[Added]) -> list[Added]:
+        """Keep the answer to what was not finished; what is kept, which another may have done meanwhile."""
 
-        def steps() -> Steps[None]:
-            yield end(once, added)
+        def steps() -> Steps[Answer]:
+            yield Query(FINISH, (once.org, once.key, json.dumps(_pairs(added))))
+            return (yield from again(once))
 
-        await self._write(steps)
+        kept: Answer = await self._write(steps)
+        return kept.added or []
 
     async def forget_onces(self, age_ms: int, limit: int) -> int:
         """Delete keys that were used longer ago; how many."""

@@ -54,6 +54,11 @@ class NewDocument:
     parent_id: str | None = None
     refresh: bool = False  # a child that is there with other content starts again with this
 
+    @property
+    def may_change(self) -> bool:
+        """Whether one that is there already is more than that: a URL is fetched again, a key may have other content."""
+        return self.kind == "url" or (self.dedupe is not None and self.dedupe.startswith("key"))
+
 
 @frozen
 class Added:

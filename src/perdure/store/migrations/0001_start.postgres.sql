@@ -219,6 +219,7 @@ CREATE TABLE api_key (
 -- Keys under which somebody asked for something: a hash of what, and what was answered. Written with what it asked for.
 CREATE TABLE once (
   org text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, request text NOT NULL, answer text NOT NULL DEFAULT '[]',
+  finished boolean NOT NULL DEFAULT true,
   at_ms bigint NOT NULL,
   PRIMARY KEY (org, key)
 );

@@ -211,6 +211,7 @@ CREATE TABLE api_key (
 -- Keys under which somebody asked for something: a hash of what, and what was answered. Written with what it asked for.
 CREATE TABLE once (
   org text NOT NULL, key text NOT NULL, request text NOT NULL, answer text NOT NULL DEFAULT '[]',
+  finished integer NOT NULL DEFAULT 1,
   at_ms integer NOT NULL,
   PRIMARY KEY (org, key)
 );
