@@ -225,6 +225,8 @@ def test_a_pipeline_that_is_gone_leaves_its_documents_waiting_for_a_worker_that_
         status = app.status(id_)
         assert (status.state, status.attempts_made) == ("waiting", 1)
         assert "no pipeline 'books' in this worker" in app.attempts(id_)[-1].why
+        said = [(one["text"], one["press"]) for one in app.overview()["problems"]]
+        assert ("No worker that took them could run 1 job of pipeline books", f"perdure why {id_}") in said
     finish(store_url, books(*OLD), clock, id_)
     assert ran == {"embed": 1}
 

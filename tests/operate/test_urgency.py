@@ -39,7 +39,7 @@ WELL: dict[str, Any] = {
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
     "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
     "audit": {"difference": 0, "looked_ms": NOW, "problems": None, "audited_ms": None},
-    "outbox": {"waiting": 0, "since_ms": None, "reason": None},
+    "outbox": {"waiting": 0, "since_ms": None, "reason": None}, "given_back": [],
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
 
@@ -55,6 +55,10 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "ready": 7, "workers": 0}], "workers": [{**GONE, "in_hand": 0}]}, "critical",
             "No worker serves 7 jobs in queue documents (the last one, host:1, went 1.0 h ago)", "perdure worker",
+        ),
+        (
+            {"given_back": [("books", 3, "0197")]}, "warning",
+            "No worker that took them could run 3 jobs of pipeline books", "perdure why 0197",
         ),
         (
             {"queues": [{**QUEUE, "ready": 1, "workers": 0}], "workers": []}, "critical",

@@ -73,7 +73,7 @@ async def overview(store: SqlStore) -> Facts:
         "audit": asdict(await store.audited()),
         "outbox": asdict(await store.outbox_state()),
     }
-    found = problems(facts)
+    found = problems({**facts, "given_back": await store.given_back()})
     return {"headline": headline(facts, found), "problems": [asdict(one) for one in found], **facts}
 
 

@@ -38,7 +38,20 @@ class Problem:
 
 def problems(facts: Facts) -> list[Problem]:
     """Everything that is not as it should be, in the order of its urgency."""
-    parts = (_audited, _unserved, _lost, _escalated, _dead, _stuck, _down, _paused, _outbox, _calls, _starved)
+    parts = (
+        _audited,
+        _unserved,
+        _lost,
+        _escalated,
+        _given_back,
+        _dead,
+        _stuck,
+        _down,
+        _paused,
+        _outbox,
+        _calls,
+        _starved,
+    )
     found = [one for part in parts for one in part(facts)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
@@ -120,6 +133,13 @@ def _lost(facts: Facts) -> Iterator[Problem]:
                 yield Problem("notice", f"{had}; others take them back within seconds")
             else:
                 yield Problem("critical", f"{had} and there is no other", "perdure worker")
+
+
+def _given_back(facts: Facts) -> Iterator[Problem]:
+    """Work that workers take and cannot do, such as that of a pipeline that their app does not have."""
+    for pipeline, number, example in facts["given_back"]:
+        told = f"No worker that took them could run {count(number, 'job')} of pipeline {pipeline}"
+        yield Problem("warning", told, f"perdure why {example}")
 
 
 def _dead(facts: Facts) -> Iterator[Problem]:

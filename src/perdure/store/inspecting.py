@@ -37,6 +37,12 @@ AHEAD = (
     "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
     "AND vt <= $4 AND (vt < $4 OR priority > $5 OR (priority = $5 AND id < $6)) LIMIT $7) AS t"
 )
+#: Of the jobs that are due next those that workers gave back time and again, by pipeline, and one of each.
+GIVEN_BACK = (
+    "SELECT pipeline, count(*), min(document_id) FROM (SELECT pipeline, document_id, aside_ms, holds FROM job "
+    "WHERE state = 'waiting' ORDER BY run_at_ms, id LIMIT 500) AS t WHERE aside_ms IS NOT NULL AND holds > 1 "
+    "GROUP BY pipeline ORDER BY pipeline"
+)
 PAUSED = "SELECT paused FROM queue WHERE name = $1"
 CHILDREN = (
     "SELECT pipeline, state, count(*), min(created_ms), max(created_ms), max(finished_ms) FROM document "
@@ -174,6 +180,10 @@ class Inspecting(Reading):
             return counted
 
         return await self._read(steps)
+
+    async def given_back(self) -> list[tuple[str, int, str]]:
+        """Pipelines whose jobs every worker gives back, how many of those that are due next, and one document."""
+        return [(pipeline, number, id_) for pipeline, number, id_ in await self._rows(GIVEN_BACK)]
 
     async def children(self, org: str, document_id: str) -> list[ChildRecord]:
         """What the document spawned, by pipeline and state (open, done, dead, cancelled)."""
