@@ -1,0 +1,161 @@
+"""Server-sent events: in order, none twice, none of another's, from where one was, on another server too."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from perdure.api import streaming
+from tests.api.server import Server
+
+Event = dict[str, Any]
+
+
+@contextmanager
+def stream(client: httpx2.Client, last: str | None = None, **params: Any) -> Iterator[Iterator[Event]]:
+    """Events as they come; the place they come from is known when this is entered."""
+    headers = {} if last is None else {"Last-Event-ID": last}
+    with client.stream("GET", "/v3/events", params=params, headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert next(lines) == ": from here on"
+        yield _events(lines)
+
+
+def _events(lines: Iterator[str]) -> Iterator[Event]:
+    one: Event = {}
+    for line in lines:
+        if line and not line.startswith(":"):
+            field, _, value = line.partition(": ")
+            one[field] = json.loads(value) if field == "data" else value
+        elif one:
+            yield one
+            one = {}
+
+
+def cancelled(client: httpx2.Client, number: int) -> list[str]:
+    """Documents that end at once, in this order."""
+    made = [
+        client.post("/v3/documents", json={"text": f"{n}", "pipeline": "notes", "dedupe": False}).json()["id"]
+        for n in range(number)
+    ]
+    for id_ in made:
+        client.post(f"/v3/documents/{id_}/cancel")
+    return made
+
+
+def ids(events: Iterator[Event], number: int) -> list[str]:
+    return [next(events)["data"]["document_id"] for _ in range(number)]
+
+
+def until(said: Any) -> bool:
+    for _ in range(250):
+        if said():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_events_come_in_order_and_only_ones_own(server: Server) -> None:
+    mine, theirs = server.client("acme"), server.client("zeta")
+    with stream(mine) as events:
+        others = cancelled(theirs, 3)
+        made = cancelled(mine, 5)
+        seen = ids(events, 5)
+    assert seen == made
+    assert not set(seen) & set(others)
+
+
+def test_only_the_names_that_are_asked_for(server: Server) -> None:
+    client = server.client("acme")
+    with stream(client, name="document.requeued") as events:
+        (id_,) = cancelled(client, 1)
+        client.post(f"/v3/documents/{id_}/requeue")
+        first = next(events)
+    assert (first["event"], first["data"]["document_id"]) == ("document.requeued", id_)
+    unknown = client.get("/v3/events", params={"name": "document.sung"})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "event_unknown")
+    assert client.get("/v3/events", params={"after": "nowhere"}).json()["code"] == "place_invalid"
+
+
+def test_one_goes_on_where_it_was_on_another_server(store_url: str) -> None:
+    with Server(store_url) as server:
+        client = server.client("acme")
+        key = client.headers["authorization"]
+        with stream(client) as events:
+            made = cancelled(client, 4)
+            read = [next(events), next(events)]
+    with Server(store_url) as server:
+        again = httpx2.Client(base_url=server.url, headers={"Authorization": key}, timeout=30)
+        made += cancelled(again, 1)
+        with stream(again, read[-1]["id"]) as events:
+            rest = ids(events, 3)
+        with stream(again, after="0-0") as events:
+            everything = ids(events, 5)
+        again.close()
+    assert [one["data"]["document_id"] for one in read] + rest == made
+    assert everything == made
+
+
+def test_whoever_hangs_up_frees_its_stream(server: Server) -> None:
+    client = server.client("acme")
+    with ExitStack() as open_:
+        for _ in range(5):
+            open_.enter_context(stream(client))
+        assert server.app.state.streams == 5
+    assert until(lambda: server.app.state.streams == 0)
+
+
+def test_there_are_so_many_streams_and_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "STREAMS_MAX", 2)
+    client = server.client("acme")
+    with stream(client), stream(client):
+        refused = client.get("/v3/events")
+        assert (refused.status_code, refused.json()["code"]) == (503, "streams_too_many")
+        assert refused.headers["retry-after"]
+    assert until(lambda: server.app.state.streams == 0)
+    with stream(client):
+        pass
+
+
+def test_a_slow_reader_loses_nothing_and_stops_nobody(tmp_path: Path) -> None:
+    with Server(f"sqlite:///{tmp_path}/perdure.db", api_rate_per_s=10_000) as server:
+        client = server.client("acme")
+        with stream(client, after="0-0") as slow:
+            made = cancelled(client, 150)
+            with stream(client, after="0-0") as quick:
+                assert ids(quick, 150) == made
+            time.sleep(0.5)  # nothing was read of the slow one so far
+            assert ids(slow, 150) == made
+
+
+def test_two_hundred_streams_are_told(tmp_path: Path) -> None:
+    with Server(f"sqlite:///{tmp_path}/perdure.db", api_rate_per_s=10_000) as server, ExitStack() as open_:
+        key = server.client("acme").headers["authorization"]
+        limits = httpx2.Limits(max_connections=None)
+        many = httpx2.Client(
+            base_url=server.url, headers={"Authorization": key}, timeout=60, limits=limits, trust_env=False
+        )
+        open_.callback(many.close)
+        streams = [open_.enter_context(stream(many)) for _ in range(streaming.STREAMS_MAX)]
+        made = cancelled(many, 2)
+        assert all(ids(events, 2) == made for events in streams)
+
+
+def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:
+    with ExitStack() as open_:
+        server = open_.enter_context(Server(f"sqlite:///{tmp_path}/perdure.db"))
+        client = server.client("acme")
+        with stream(client) as events:
+            began_s = time.monotonic()
+            server._server.should_exit = True
+            assert list(events) == []
+            assert time.monotonic() - began_s < 5
