@@ -12,6 +12,7 @@ import httpx2
 import uvicorn
 
 from perdure import Document, Pipeline
+from perdure.api import serve
 from perdure.api.build import build
 from perdure.service import AsyncPerdure
 from perdure.settings import Settings
@@ -33,7 +34,7 @@ class Server:
         self.service = AsyncPerdure(store, pipelines=pipelines, settings=Settings(**settings))
         self.app = build(self.service, open_=open_)
         config = uvicorn.Config(self.app, log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
-        self._server = uvicorn.Server(config)
+        self._server = serve.Server(config)
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

@@ -11,6 +11,7 @@ import ipaddress
 import json
 import os
 import signal
+import socket
 import sys
 from contextlib import suppress
 
@@ -57,6 +58,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class Server(uvicorn.Server):
+    """Tells streams that it stops, which would never end by themselves, before it waits for what is under way."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping: asyncio.Event | None = getattr(self.config.app.state, "stopping", None)  # type: ignore[union-attr]
+        if stopping is not None:
+            stopping.set()
+        await super().shutdown(sockets)
+
+
 async def serve(service: AsyncPerdure, serving: Serving) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status."""
     check(serving)
@@ -66,7 +77,7 @@ async def serve(service: AsyncPerdure, serving: Serving) -> int:
         build(service, open_=serving.open_), host=serving.host, port=serving.port, log_level="warning",
         access_log=False, timeout_graceful_shutdown=10, server_header=False, h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = Server(config)
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
