@@ -307,7 +307,30 @@ def test_the_interval_decides_how_often_the_leader_looks(
         assert told(app).runs["success"] == 5
 
 
+def test_a_clock_that_was_ahead_and_is_put_right_stops_no_sweep(store_url: str) -> None:
+    with trial([books, notes], store=store_url) as app:
+        sweep(app)
+        execute(app, "UPDATE retry_job SET value = value + 31536000000 WHERE label = 'ran_ms'")
+        assert app._call(app.sweeper.stuck.tick(app.clock.monotonic_s())) is not None
+
+
 # --- what cannot stop it ---------------------------------------------------------------------------
+
+
+def test_an_audit_that_fails_keeps_nothing_from_being_pruned(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trial([books, notes], store=store_url) as app:
+        app.add(text="a", pipeline=notes)
+        drain(app)
+        app.clock.advance(2 * 3600)
+
+        async def broken() -> None:
+            raise OSError("disk")
+
+        monkeypatch.setattr(app.service.store, "look", broken)
+        swept = app._call(app.sweeper.sweep(app.clock.monotonic_s()))
+        assert (swept.pruned, swept.failed) == (1, ["look: OSError: disk"])
 
 
 def test_a_row_that_cannot_be_read_stops_neither_sweep(store_url: str) -> None:

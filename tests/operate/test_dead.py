@@ -16,7 +16,7 @@ from perdure import Context, Document, Permanent, Pipeline
 from perdure.core.events import StageSaved
 from perdure.core.outcome import Failure
 from perdure.core.token import new_token
-from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden
+from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden, StoreUnavailable
 from perdure.operate.choosing import age_ms, names_of
 from perdure.operate.requeue import RequeueOptions
 from perdure.store.operations import Claim
@@ -305,10 +305,38 @@ def test_purged_is_gone_and_can_be_brought_back(store_url: str, tmp_path: Path) 
         verbs = [(act.verb, act.reason) for act in app.acts()]
         assert ("purge", "nobody asked") in verbs
         assert ("import", "") in verbs
+        assert [act.verb for act in app.acts(target=gone)] == ["import", "purge"]
     with opened(store_url, wrong={}) as app:
         app.requeue_dead([gone])
         drain(app)
         assert app.output(gone, "parse") == 3
+
+
+def test_a_purge_whose_reply_is_lost_is_in_the_trail_and_loses_nothing(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(store_url) as app:
+        (gone,) = added(app, "404")
+        driver = app.service.store.driver
+        write = driver.write
+        deletes = app.service.store.purge
+
+        async def lost(*given: Any, **options: Any) -> Any:
+            async def broken(steps: Any) -> Any:
+                await write(steps)
+                raise StoreUnavailable("the connection was lost after COMMIT")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(driver, "write", broken)
+                return await deletes(*given, **options)
+
+        monkeypatch.setattr(app.service.store, "purge", lost)
+        file = tmp_path / "dead.jsonl.gz"
+        with pytest.raises(StoreUnavailable):
+            app.purge(export=file, reason="nobody asked", who="ann")
+        (act,) = app.acts(target=gone)
+        assert (act.who, act.verb, act.reason) == ("ann", "purge", "nobody asked")
+        assert app.import_(file).imported == 1
 
 
 def test_lines_are_as_many_as_documents(store_url: str, tmp_path: Path) -> None:

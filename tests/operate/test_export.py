@@ -68,7 +68,7 @@ async def exported(world: World, blobs: Blobs, target: Path, *ids: str) -> list[
 
 
 async def imported(store: SqlStore, blobs: Blobs, source: Path) -> list[Answer]:
-    return [answer async for some in restore(store, blobs, source) for answer in some]
+    return [answer async for some in restore(store, blobs, source, "ann") for answer in some]
 
 
 @pytest.mark.parametrize("name", ["dead.jsonl", "dead.jsonl.gz"])

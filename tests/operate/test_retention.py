@@ -79,8 +79,9 @@ def test_dead_documents_go_by_age_into_a_file_that_brings_them_back(
         assert Path(told.files[0]).parent == archive
         assert (states(app), app.status(new).state) == (["dead", "done"], "dead")
         assert app._call(app.service.store.counted("purged")) == 2
-        (act,) = app.acts(verb="purge")
+        act, *each = app.acts(verb="purge")
         assert (act.who, "2 purged" in act.target) == ("retention", True)
+        assert sorted(one.target for one in each) == sorted(old)
         assert app.retain() == Retained(), "there is nothing more"
         assert app._call(app.service.import_(told.files[0])).imported == 2
         assert app.status(old[0]).error_code == "bad_note"
@@ -118,6 +119,18 @@ def test_without_an_archive_nothing_that_is_dead_may_be_limited(monkeypatch: pyt
     monkeypatch.setenv("PERDURE_DEAD_COUNT", "100")
     with pytest.raises(SettingInvalid, match="PERDURE_ARCHIVE"), trial(notes):
         pass
+
+
+def test_an_archive_that_cannot_be_written_is_told_and_nothing_is_deleted(
+    store_url: str, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_DEAD_COUNT", "0")
+    archive.write_text("a file where the directory should be")
+    with trial(notes, store=store_url) as app:
+        add(app, "bad 1")
+        swept = app.sweep()
+        assert (swept.status, swept.purged, states(app)) == ("partial", 0, ["dead"])
+        assert swept.problems[0].startswith("retention: FileExistsError")
 
 
 def test_a_sweep_keeps_to_the_limits_too(

@@ -72,6 +72,24 @@ async def test_a_run_is_counted_and_what_it_found_takes_the_place_of_what_was_fo
     assert (told.stuck_since_ms, told.ran_ms, told.duration_ms) == (None, START_MS, 15)
 
 
+async def test_a_run_that_ended_early_leaves_what_was_found_before(world: World) -> None:
+    await world.store.record_run(Run("success", 12, {}, {"archives": 60}, {"threads": 1}, START_MS - DAY_MS))
+    await world.store.record_run(Run("failure", 5, {"StoreBusy": 1}, {"archives": 2}, {}, START_MS))
+    told = await world.store.retry_job()
+    assert (told.stuck["archives"], told.starved["threads"]) == (60, 1)
+    assert (told.stuck_since_ms, told.duration_ms) == (START_MS - DAY_MS, 5)
+    assert told.runs == {"success": 1, "partial": 0, "failure": 1}
+
+
+async def test_a_clock_that_was_ahead_and_is_put_right_hides_nobody(world: World) -> None:
+    await world.add(document(pipeline="unknown"))
+    await world.settle(await world.take(), ASIDE)
+    await world.execute("UPDATE queue SET served_ms = $1, seen_ms = $1", START_MS + 400 * DAY_MS)
+    await world.execute("UPDATE lane SET open_ms = $1", START_MS + 400 * DAY_MS)
+    await pass_by(world, 2 * HOUR_MS)
+    assert len((await look(world)).stuck) == 1
+
+
 async def test_who_dies_of_used_up_attempts_is_counted_with_his_death_and_dead_until_requeued(
     world: World,
 ) -> None:

@@ -27,6 +27,10 @@ class StuckPolicy:
     cap_ms: int = HOUR_MS
     attempts: dict[str, int] = field(default_factory=attempts_by_collection)
 
+    def due(self, ran_ms: int, now_ms: int) -> bool:
+        """Whether the last sweep is long enough ago; one of the future was made by a clock that has been put right."""
+        return not 0 <= now_ms - ran_ms < self.interval_s * 1000
+
     def attempts_of(self, collection: str, attempts_max: int) -> int:
         """How many attempts a job may make: what it was given, and no more than its collection has now."""
         return min(attempts_max, self.attempts.get(collection, attempts_max))

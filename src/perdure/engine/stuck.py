@@ -90,7 +90,7 @@ class StuckSweep:
             return None
         self._attended_s = monotonic_s
         now_ms, ran_ms = await self.store.attend()
-        return await self.run() if now_ms - ran_ms >= self.policy.interval_s * 1000 else None
+        return await self.run() if self.policy.due(ran_ms, now_ms) else None
 
     async def run(
         self,

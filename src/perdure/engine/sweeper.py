@@ -6,6 +6,7 @@ One leader at a time: whoever holds the leader's lock; when it dies the lock is 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from perdure.core.events import Events
@@ -78,24 +79,18 @@ class Sweeper:
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
         swept = Swept()
-        for part in (self._recover, self._gather, self._promote, self._lend, self._refill):
+        await self._do(swept, (self._recover, self._gather, self._promote, self._lend, self._refill))
+        if monotonic_s - self._pruned_s >= self.retention.every_s:
+            self._pruned_s = monotonic_s
+            await self._do(swept, (self._prune, self._look, self._forget))
+        return swept
+
+    async def _do(self, swept: Swept, parts: Iterable[Callable[[Swept], Awaitable[None]]]) -> None:
+        for part in parts:
             try:
                 await part(swept)
             except Exception as error:
                 swept.problems.append((part.__name__.strip("_"), error))
-        if monotonic_s - self._pruned_s >= self.retention.every_s:
-            self._pruned_s = monotonic_s
-            try:
-                await self.store.look()
-                await self.store.forget_clients(DAY_MS)
-                await self._prune(swept)
-                await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
-                await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
-                await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
-                await self.store.forget_deliveries(self.retention.feed_age_ms, CALLS_BATCH)
-            except Exception as error:
-                swept.problems.append(("prune", error))
-        return swept
 
     async def _recover(self, swept: Swept) -> None:
         for _ in range(RECOVER_ROUNDS):  # the rest has its turn in the next sweep
@@ -131,6 +126,16 @@ class Sweeper:
             if pruned < PROMOTE_BATCH:
                 return
         self._pruned_s = -1e9  # there is more: go on in the next sweep, others want their turn now
+
+    async def _look(self, _: Swept) -> None:
+        await self.store.look()
+
+    async def _forget(self, _: Swept) -> None:
+        await self.store.forget_clients(DAY_MS)
+        await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
+        await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
+        await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
+        await self.store.forget_deliveries(self.retention.feed_age_ms, CALLS_BATCH)
 
     async def _gather(self, _: Swept) -> None:
         await self.store.gather(PROMOTE_BATCH)

@@ -148,7 +148,7 @@ class DeadVerbs(Desk):
         by = self._who(who)
         counts: Counter[str] = Counter()
         try:
-            async with aclosing(restore(self.store, self.blobs, source)) as doing:
+            async with aclosing(restore(self.store, self.blobs, source, by)) as doing:
                 async for answers in doing:
                     counts.update(answer.answer.partition(" ")[0].rstrip(":") for answer in answers)
                     done = (counts["imported"], counts["exists"], counts["refused"])

@@ -85,7 +85,7 @@ async def purging(
     keys = list(seen)
     try:
         for n in range(0, len(keys), BATCH):
-            done = await store.purge(keys[n : n + BATCH], generations=seen)
+            done = await store.purge(keys[n : n + BATCH], generations=seen, act=(by, reason))
             counts.update("purged" if answer == "purged" else "refused" for answer in done.values())
             answers = tuple((id_, answer) for (_, id_), answer in done.items())
             told = replace(told, purged=counts["purged"], refused=counts["refused"], answers=answers)

@@ -37,8 +37,10 @@ class Answer:
     answer: str
 
 
-async def restore(store: SqlStore, blobs: Blobs, source: str | Path) -> AsyncGenerator[list[Answer], None]:
-    """Import what is in the file, some lines at a time."""
+async def restore(
+    store: SqlStore, blobs: Blobs, source: str | Path, by: str
+) -> AsyncGenerator[list[Answer], None]:
+    """Import what is in the file, some lines at a time, in the name of whoever does it."""
     with tempfile.TemporaryDirectory(prefix="perdure-import-") as room, opened(str(source)) as file:
         reading = lines(file, Path(room))
         batch: list[tuple[Read, Archived]] = []
@@ -55,20 +57,20 @@ async def restore(store: SqlStore, blobs: Blobs, source: str | Path) -> AsyncGen
             batch.append((read, archived))
             size += len(archived.document["inline"] or b"") + 4_096 * len(archived.attempts)
             if len(batch) == BATCH or size > BATCH_BYTES:
-                yield await _restore(store, batch)
+                yield await _restore(store, batch, by)
                 batch, size = [], 0
         if batch:
-            yield await _restore(store, batch)
+            yield await _restore(store, batch, by)
 
 
-async def _restore(store: SqlStore, batch: list[tuple[Read, Archived]]) -> list[Answer]:
+async def _restore(store: SqlStore, batch: list[tuple[Read, Archived]], by: str) -> list[Answer]:
     try:
-        answers = await store.restore([archived for _, archived in batch])
+        answers = await store.restore([archived for _, archived in batch], by)
     except Unstorable as refused:
         if len(batch) == 1:
             answers = [f"refused: {refused}"]
         else:  # whichever it was, it fails alone
-            return [answer for one in batch for answer in await _restore(store, [one])]
+            return [answer for one in batch for answer in await _restore(store, [one], by)]
     return [Answer(r.number, r.id, answer) for (r, _), answer in zip(batch, answers, strict=True)]
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perdure.core.frozen import frozen
-from perdure.errors import PerdureError, SettingInvalid
+from perdure.errors import PerdureError, SettingInvalid, StoreError
 from perdure.operate.choosing import Choice
 from perdure.operate.purge import Purged, purging
 from perdure.settings import Settings
@@ -117,29 +116,35 @@ class Retaining:
 
     async def _retain_done(self, before_ms: int) -> int:
         done, after = 0, ("", "")
-        while page := await self.store.ended(after, PAGE):
-            after = (page[-1][0], page[-1][1])
-            old = [
-                (org, id_)
-                for org, id_, state, ended_ms in page
-                if state != "dead" and 0 < ended_ms < before_ms
-            ]
-            for n in range(0, len(old), BATCH):
-                answers = await self.store.purge(old[n : n + BATCH], ("done", "cancelled"))
-                done += list(answers.values()).count("purged")
-        if done:
-            await self.store.act(WHO, "purge", None, f"done: {done} purged", "beyond their age")
+        try:
+            while page := await self.store.ended(after, PAGE):
+                after = (page[-1][0], page[-1][1])
+                old = [
+                    (org, id_)
+                    for org, id_, state, ended_ms in page
+                    if state != "dead" and 0 < ended_ms < before_ms
+                ]
+                for n in range(0, len(old), BATCH):
+                    answers = await self.store.purge(old[n : n + BATCH], ("done", "cancelled"))
+                    done += list(answers.values()).count("purged")
+        finally:
+            if done:
+                await self.store.act(WHO, "purge", None, f"done: {done} purged", "beyond their age")
         return done
 
     async def retaining(self, every_s: float) -> None:
         """Keep to the limits until this is cancelled."""
         while True:
-            with suppress(PerdureError, OSError):
+            try:
                 if (told := await self.retain()).dead or told.done or told.kept:
                     _log.info(
                         "retention: %s dead documents are in %s, %s done ones are gone, %s could not be exported",
                         told.dead, ", ".join(told.files) or "no file", told.done, told.kept,
                     )  # fmt: skip
+            except StoreError:
+                pass  # the next turn tries again
+            except (PerdureError, OSError) as error:
+                _log.error("retention: nothing more is deleted until this is put right: %s", error)
             await asyncio.sleep(every_s)
 
 

@@ -11,7 +11,8 @@ from perdure.core.frozen import frozen
 from perdure.core.stuck import StuckPolicy
 from perdure.engine.stuck import StuckRun
 from perdure.engine.sweeper import Retention, Sweeper
-from perdure.operate.retention import Retaining
+from perdure.errors import PerdureError
+from perdure.operate.retention import Retained, Retaining
 from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
 
@@ -60,7 +61,11 @@ class Sweeping(Retaining):
         swept = await sweeper.sweep(0.0)
         run = await sweeper.stuck.run(told, swept.problems)
         found = run or StuckRun(problems=swept.failed, errors=swept.errors)
-        retained = await self.retain()
+        try:
+            retained = await self.retain()
+        except (PerdureError, OSError) as error:
+            retained = Retained()
+            found.failed("retention", error)
         again = await sweeper.sweep(0.0) if found.requeued else None
         return Sweep(
             found.status, run is None, dict(found.stuck), dict(found.starved), dict(found.requeued),

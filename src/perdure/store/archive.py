@@ -105,10 +105,8 @@ class Archive(Reading):
             if gone:
                 chunks = yield from _purge(self.sql, gone)
                 yield Query(self.sql.TALLY_ADD, ("purged", len(gone)))
-            if gone and act is not None:
-                now_ms = (yield Query(self.sql.NOW, (clock,)))[0][0]
-                for org, id_ in gone:
-                    yield Query(self.sql.ACT_ADD, (now_ms, act[0], "purge", org, id_, act[1]))
+            if act is not None:
+                yield from _noted(self.sql, clock, act[0], "purge", gone, act[1])
             return answers, chunks
 
         answers: dict[Key, str]
@@ -117,14 +115,16 @@ class Archive(Reading):
             self.events.publish(ChunksDeleted(chunks, "purged"))
         return answers
 
-    async def restore(self, archived: Sequence[Archived]) -> list[str]:
-        """Write dead documents as they were: `imported`, or `exists` where the id is taken, or `exists as ID` where
-        another document is what this one was added as."""
+    async def restore(self, archived: Sequence[Archived], by: str) -> list[str]:
+        """Write dead documents as they were, and by whom into the trail: `imported`, or `exists` where the id is taken,
+        or `exists as ID` where another document is what this one was added as."""
 
         def steps(counting: Counting) -> Steps[list[str]]:
             answers = []
             for one in archived:
                 answers.append((yield from _restore(self.sql, one, counting)))
+            back = [one.key for one, answer in zip(archived, answers, strict=True) if answer == "imported"]
+            yield from _noted(self.sql, self.clock.now_ms(), by, "import", back, "")
             return answers
 
         answers: list[str] = await self._count(steps)
@@ -138,6 +138,15 @@ class Archive(Reading):
             yield Query(self.sql.ACT_ADD, (now_ms, who, verb, org, target, reason))
 
         await self._write(steps)
+
+
+def _noted(
+    sql: Dialect, clock_ms: int | None, who: str, verb: str, which: Sequence[Key], reason: str
+) -> Steps[None]:
+    """An act for each, in the transaction that did it: whoever asks where a document went finds who took it away."""
+    now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
+    for org, id_ in which:
+        yield Query(sql.ACT_ADD, (now_ms, who, verb, org, id_, reason))
 
 
 def _read(

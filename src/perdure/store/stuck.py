@@ -35,11 +35,11 @@ BY_COLLECTION = (
 STATUSES = ("success", "partial", "failure")
 
 QUEUE_SERVED = (
-    "UPDATE queue SET served_ms = CASE WHEN paused THEN NULL WHEN seen_ms < $2 THEN $1 "
+    "UPDATE queue SET served_ms = CASE WHEN paused THEN NULL WHEN seen_ms < $2 OR served_ms > $1 THEN $1 "
     "ELSE coalesce(served_ms, $1) END, seen_ms = $1 WHERE name = $3"
 )
 LANES_CLOSED = "UPDATE lane SET open_ms = NULL WHERE down_ms IS NOT NULL AND open_ms IS NOT NULL"
-LANES_OPENED = "UPDATE lane SET open_ms = $1 WHERE down_ms IS NULL AND open_ms IS NULL"
+LANES_OPENED = "UPDATE lane SET open_ms = $1 WHERE down_ms IS NULL AND (open_ms IS NULL OR open_ms > $1)"
 SERVED_SINCE = "SELECT queues FROM worker WHERE kind = 'worker' AND beat_ms > $1"
 
 _SINCE = "coalesce(j.aside_ms, CASE WHEN j.run_at_ms > j.created_ms THEN j.run_at_ms ELSE j.created_ms END)"
@@ -218,11 +218,14 @@ def _requeue(
 
 def _record(sql: Dialect, clock_ms: int | None, run: Run) -> Steps[None]:
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
-    yield Query(FOUND_FORGET)
-    found = {"ran_ms": now_ms, "duration_ms": run.duration_ms}
-    if run.stuck_since_ms is not None:
-        found["stuck_since_ms"] = run.stuck_since_ms
-    for name, part in {"stuck": run.stuck, "starved": run.starved, "last": found}.items():
+    last = {"ran_ms": now_ms, "duration_ms": run.duration_ms}
+    found = {"last": last}
+    if run.status != "failure":  # one that ended early has not seen all of it: what was known before stays
+        yield Query(FOUND_FORGET)
+        found |= {"stuck": run.stuck, "starved": run.starved}
+        if run.stuck_since_ms is not None:
+            last["stuck_since_ms"] = run.stuck_since_ms
+    for name, part in found.items():
         for label, value in sorted(part.items()):
             yield Query(FOUND_SET, (name, label, value))
     counts = Counter({("errors", kind): n for kind, n in run.errors.items()})
