@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from perdure import Document, Pipeline, RetryLater
-from perdure.core.events import JobRecovered
+from perdure.core.events import AttemptEnded, JobRecovered
+from perdure.engine import sweeper
+from perdure.engine.keeper import Keeper
+from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper, Swept
 from perdure.errors import StoreUnavailable
 from perdure.store.operations import Beat, Claim, Save
@@ -55,6 +59,37 @@ def test_a_lease_is_taken_back_after_it_ran_out_and_not_before(store_url: str) -
         assert app._call(app.service.store.tally()).fenced == 1
         assert drain(app).done == 1
         assert [(a.outcome, a.charged) for a in app.attempts(id_)] == [("later", False), ("done", True)]
+
+
+def test_many_leases_are_taken_back_in_batches_without_a_pause(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "RECOVER_BATCH", 2)
+    monkeypatch.setattr(sweeper, "RECOVER_ROUNDS", 2)
+    with trial(books, store=store_url) as app:
+        events = recording(app)
+        for n in range(9):
+            app.add(text=str(n), pipeline=books)
+        worker = other_worker(app)
+        claim(app, worker, 11, 9)
+        app.clock.advance(31)
+        swept = sweep(app)
+        assert (swept.recovered, swept.more) == (4, True)
+        keeper = Keeper(app.service.store, app.service.events, worker, Slate.private(), app.sweeper)
+        stopping = asyncio.Event()
+
+        async def until_over() -> None:
+            sweeping = asyncio.create_task(keeper._every(600, keeper._sweep, stopping))
+            async with asyncio.timeout(20):
+                while len(events.of(JobRecovered)) < 9:
+                    await asyncio.sleep(0.01)
+                stopping.set()
+                await sweeping
+
+        app._call(until_over())
+        assert not sweep(app).more
+        assert {(one.outcome, one.recovered) for one in events.of(AttemptEnded)} == {("later", True)}
+        assert drain(app).done == 9
 
 
 def test_a_lease_that_is_renewed_is_not_taken_back(store_url: str) -> None:

@@ -62,6 +62,7 @@ class AttemptEnded(Event):
     error_code: str | None = None
     error: str | None = None
     place: str | None = None
+    recovered: bool = False  # by another, which JobRecovered has told
 
 
 @frozen

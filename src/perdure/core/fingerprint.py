@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 _VARIABLE = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.I), "<id>"),
@@ -25,6 +26,7 @@ def normalised(message: str) -> str:
     return " ".join(text.split())[:_MESSAGE_MAX]
 
 
+@lru_cache(maxsize=100)  # many that fail together fail alike
 def failure_fingerprint(stage: str, error_type: str, message: str) -> str:
     """Failures with one cause share it: stage + error type + normalised message."""
     return digest(stage, error_type, normalised(message))[:16]

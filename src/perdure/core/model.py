@@ -8,7 +8,7 @@ operator's requeue and has a fresh attempt budget.
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import field, fields
 from enum import StrEnum
 
 from perdure.core.backoff import Backoff
@@ -153,7 +153,7 @@ class Job:
     progress_ms: int | None = None  # of the last save
     probe: str | None = None  # lent: its next stage may run although this dependency is down
     remote: str | None = None  # of the last stage that was handed over, see `Handover`
-    collection: str | None = None  # of its document, where the job was claimed; None: not known here
+    collection: str | None = field(default=None, compare=False)  # of its document; known where the job was claimed
 
     @property
     def handed_over(self) -> bool:

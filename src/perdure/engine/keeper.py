@@ -85,12 +85,14 @@ class Keeper:
             await asyncio.gather(*loops, return_exceptions=True)
 
     async def _every(
-        self, period_s: float, step: Callable[[], Awaitable[None]], stopping: asyncio.Event
+        self, period_s: float, step: Callable[[], Awaitable[bool | None]], stopping: asyncio.Event
     ) -> None:
+        """A step that answers True has more to do and goes on at once."""
         while not stopping.is_set():
             # the next round tries again, whatever it was: without a keeper every lease of this worker would run out
             try:
-                await step()
+                if await step():
+                    continue
             except (PerdureError, OSError, TimeoutError):
                 pass  # the store is away
             except Exception as error:
@@ -164,15 +166,17 @@ class Keeper:
 
     # --- sweeping --------------------------------------------------------------------------------
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> bool:
         # a frozen leader keeps its lock; every change of a sweep is guarded, so anybody may stand in for it
         self._sweeps = await self.store.lead() or await self.store.neglected_ms() > NEGLECT_MS
-        if self._sweeps:
-            swept = await self.sweeper.sweep(time.monotonic())
-            failed = tuple(swept.failed)
-            if failed and failed != self._failed:  # what goes on failing is not told every second
-                self.events.publish(SweepPartial(failed))
-            self._failed = failed
+        if not self._sweeps:
+            return False
+        swept = await self.sweeper.sweep(time.monotonic())
+        failed = tuple(swept.failed)
+        if failed and failed != self._failed:  # what goes on failing is not told every second
+            self.events.publish(SweepPartial(failed))
+        self._failed = failed
+        return swept.more and not failed
 
     async def _look_for_stuck(self) -> None:
         """Beside the sweep, which must not wait for it."""

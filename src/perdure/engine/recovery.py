@@ -47,7 +47,7 @@ async def take_back(
             where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
             events.publish(JobRecovered(*where, reason, suspect, job.generation, job.claims, job.claimed_ms))
             collection = await _collection(store, job) if isinstance(ending, Dead) else ""
-            publish_end(events, job, ending, job.stage, 0, collection)
+            publish_end(events, job, ending, job.stage, 0, collection, recovered=True)
     return answers
 
 
@@ -66,7 +66,13 @@ async def _collection(store: Store, job: Job) -> str:
 
 
 def publish_end(
-    events: Events, job: Job, ending: Outcome, stage: str, duration_ms: int, collection: str
+    events: Events,
+    job: Job,
+    ending: Outcome,
+    stage: str,
+    duration_ms: int,
+    collection: str,
+    recovered: bool = False,
 ) -> None:
     """Tell what became of an attempt."""
     delay_ms = ending.delay_ms if isinstance(ending, Retry | Later) else None
@@ -82,12 +88,12 @@ def publish_end(
         job.attempts,
         failure.stage if failure else stage,
     )
-    error = (
+    error: tuple[str | None, str | None, str | None, str | None] = (
         (failure.error_type, failure.code, failure.message, failure.place)
         if failure
         else (None, None, None, None)
     )
-    events.publish(AttemptEnded(*where, name, duration_ms, delay_ms, why, *error))
+    events.publish(AttemptEnded(*where, name, duration_ms, delay_ms, why, *error, recovered=recovered))
     if isinstance(ending, Dead):
         events.publish(
             DocumentDead(

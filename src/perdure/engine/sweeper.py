@@ -20,7 +20,8 @@ from perdure.store.base import Store
 from perdure.store.operations import Promote
 
 PROMOTE_BATCH = 500
-RECOVER_ROUNDS = 20
+RECOVER_BATCH = 1_000  # what one flush takes
+RECOVER_ROUNDS = 10
 PRUNE_ROUNDS = 10
 CALLS_BATCH = 10_000
 SERVER_YOUNG_S = 10.0
@@ -47,6 +48,7 @@ class Swept:
     promoted: int = 0
     lent: int = 0
     pruned: int = 0
+    more: bool = False  # leases have expired that it did not come to
     problems: list[tuple[str, Exception]] = field(default_factory=list)
 
     @property
@@ -93,18 +95,19 @@ class Sweeper:
                 swept.problems.append((part.__name__.strip("_"), error))
 
     async def _recover(self, swept: Swept) -> None:
-        for _ in range(RECOVER_ROUNDS):  # the rest has its turn in the next sweep
+        for _ in range(RECOVER_ROUNDS):  # the rest has its turn in the next sweep, which comes at once
             recovered = await self._recover_some(swept)
             swept.recovered += recovered
             if recovered:
                 self.store.wake_soon()
-            if recovered < PROMOTE_BATCH:
+            if recovered < RECOVER_BATCH:
                 return
+        swept.more = True
 
     async def _recover_some(self, swept: Swept) -> int:
         """One batch; how many were taken back."""
         bad: list[tuple[int, Exception]] = []
-        expired = await self.store.expired(PROMOTE_BATCH, bad)
+        expired = await self.store.expired(RECOVER_BATCH, bad)
         swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return 0  # right after a restart the workers themselves are only coming back

@@ -94,14 +94,8 @@ def _line(event: AnyEvent) -> None:
             _log.info("attempt started", **_facts(event), generation=event.generation, resumed=event.resumed)
         case StageSaved() | StageSkipped() | StageHandedOver():
             _stage_line(event)
-        case AttemptEnded(outcome="done" | "answered"):
-            _log.info(f"attempt {event.outcome}", **_facts(event), duration_ms=event.duration_ms)
         case AttemptEnded():
-            (_log.info if event.outcome == "gather" else _log.warning)(  # every parent waits for what it spawned
-                f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
-                error_type=event.error_type, error_code=event.error_code, place=event.place, delay_ms=event.delay_ms,
-                why=event.why,
-            )  # fmt: skip
+            _ended_line(event)
         case DocumentDead():
             _log.error(
                 "document dead", **_facts(event), collection=event.collection, attempts=event.attempts,
@@ -111,6 +105,17 @@ def _line(event: AnyEvent) -> None:
             _log.warning("late write refused", **_facts(event))
         case JobRecovered():
             _log.warning("job recovered", **_facts(event), reason=event.reason, suspect=event.suspect)
+
+
+def _ended_line(event: AttemptEnded) -> None:
+    if event.outcome in ("done", "answered"):
+        _log.info(f"attempt {event.outcome}", **_facts(event), duration_ms=event.duration_ms)
+    elif event.outcome != "later" or not event.recovered:  # that was told, and there may be thousands
+        (_log.info if event.outcome == "gather" else _log.warning)(  # every parent waits for what it spawned
+            f"attempt ended: {event.outcome}", **_facts(event), duration_ms=event.duration_ms, error=event.error,
+            error_type=event.error_type, error_code=event.error_code, place=event.place, delay_ms=event.delay_ms,
+            why=event.why,
+        )  # fmt: skip
 
 
 def _stage_line(event: StageSaved | StageSkipped | StageHandedOver) -> None:
