@@ -153,7 +153,7 @@ class Job:
     progress_ms: int | None = None  # of the last save
     probe: str | None = None  # lent: its next stage may run although this dependency is down
     remote: str | None = None  # of the last stage that was handed over, see `Handover`
-    collection: str | None = field(default=None, compare=False)  # of its document; known where the job was claimed
+    collection: str | None = field(default=None, compare=False)  # its document's, where it was claimed
 
     @property
     def handed_over(self) -> bool:
