@@ -8,7 +8,7 @@ PEERS  := .venv-peers
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= auto
 SEEDS  ?= 20000
-EXAMPLES ?= 220
+EXAMPLES ?= 300
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench peers sim faults fuzz clean
@@ -60,7 +60,7 @@ faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }
 	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
 
-fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (220 by default: over 20,000 requests)
+fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (300 by default: over 20,000 requests)
 	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py
 
 clean: ## remove .venv and what tools left behind

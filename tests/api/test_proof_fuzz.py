@@ -21,6 +21,6 @@ def test_a_few_hundred_requests_of_every_kind(store_url: str, tmp_path: Path) ->
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_requests_of_every_kind(store_url: str, tmp_path: Path) -> None:
-    count = fuzz(store_url, tmp_path, int(os.environ.get("EXAMPLES", "220")))
+    count = fuzz(store_url, tmp_path, int(os.environ.get("EXAMPLES", "300")))
     print(f"{sum(count.values())} requests: {dict(sorted(count.items()))}")
     assert not [status for status in count if status >= 500]
