@@ -10,11 +10,15 @@ from perdure.store import rows
 from perdure.store.base import Query, Steps
 from perdure.store.records import Status
 
+#: First two rows of no stage: when it was claimed last, and how many items of the present stage are saved.
 STAGES = (
-    "SELECT stage, saved_ms, duration_ms, generation, degraded FROM saved "
+    "SELECT '' AS stage, max(started_ms) AS saved_ms, 0 AS duration_ms, -2 AS generation, false AS degraded "
+    "FROM attempt WHERE org = $1 AND document_id = $2 "
+    "UNION ALL SELECT '', count(*), 0, -1, false FROM item "
+    "WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 AND generation = $5 "
+    "UNION ALL SELECT stage, saved_ms, duration_ms, generation, degraded FROM saved "
     "WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
 )
-LAST = "SELECT max(started_ms) FROM attempt WHERE org = $1 AND document_id = $2"
 
 
 @frozen
@@ -51,13 +55,10 @@ class Standings:
             found = yield Query(self.sql.STATUS, (org, document_id))
             if not found:
                 return None
-            status, items = rows.status(found[0]), 0
-            if status.stage:
-                asked = (org, document_id, status.pipeline, status.stage, status.generation)
-                items = sum(row[1] for row in (yield Query(self.sql.ITEMS_SAVED, rows=[asked])))
-            saved = yield Query(STAGES, (org, document_id, status.pipeline))
-            stages = [StageStanding(*row) for row in saved]
-            return Standing(status, stages, items, (yield Query(LAST, (org, document_id)))[0][0])
+            status = rows.status(found[0])
+            asked = (org, document_id, status.pipeline, status.stage, status.generation)
+            last, items, *saved = yield Query(STAGES, asked)
+            return Standing(status, [StageStanding(*row) for row in saved], items[1], last[1])
 
         found: Standing | None = await self._read(steps)
         return found
