@@ -206,6 +206,9 @@ def test_done() -> None:
         "It is done, 1.0 s ago, but degraded: a fallback stands in until its repair succeeds; its follow-up job "
         "repair-describe is waiting and goes on in 1.0 min."
     )
+    held = replace(repair, state="queued", lane="openai")
+    told = said("done", finished_ms=NOW - 1_000, degraded=True, followers=(held,), down=(OPENAI,))
+    assert told.endswith("repair-describe is held because openai is down (connection refused).")
 
 
 def test_a_follow_up_that_failed_is_said() -> None:

@@ -31,7 +31,7 @@ def list_(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List documents, the newest first."""
+    """List documents, the newest first; those that others spawned, by their ids among them."""
     from dataclasses import asdict
 
     from perdure.cli.opened import opened
@@ -119,6 +119,7 @@ async def _kept(app: AsyncPerdure, id_: str) -> dict[str, Any]:
     return {
         "id": id_,
         "state": status.state,
+        "degraded": status.degraded,
         **{name: getattr(found, name) for name in (*names, "parent_id")},
         "meta": jsonlib.loads(found.meta),
         "stages": sorted({save.stage for save in await app.store.saved_of(status.org, id_)}),
@@ -214,7 +215,7 @@ def _show_kept(facts: dict[str, Any]) -> None:
     id_ = facts["id"]
     rows = ", ".join(f"{name} ({n:,})" for name, n in facts["rows"].items())
     for label, value in (
-        ("document", id_), ("name", facts["name"]), ("state", facts["state"]),
+        ("document", id_), ("name", facts["name"]), ("state", facts["state"] + ", degraded" * facts["degraded"]),
         ("content", f"{facts['kind']}, {size(facts['size'])} {facts['media_type']}".rstrip()),
         ("pipeline", f"{facts['pipeline']}, collection {facts['collection']}, organisation {facts['org']}"),
         ("parent", facts["parent_id"]), ("meta", jsonlib.dumps(facts["meta"], ensure_ascii=False)),

@@ -26,14 +26,18 @@ class Desk:
     async def status(self, document_id: str, org: str | None = None) -> Status:
         found = await self.store.status(await self._org(document_id, org), document_id)
         if found is None:
-            raise DocumentUnknown(f"there is no document {document_id} in this store; check the id")
+            raise DocumentUnknown(
+                f"there is no document {document_id} in this store; check the id, it must be whole"
+            )
         return found
 
     async def standing(self, document_id: str, org: str) -> Standing:
         """Its status with its stages, as cheap as can be."""
         found = await self.store.standing(org, document_id)
         if found is None:
-            raise DocumentUnknown(f"there is no document {document_id} in this store; check the id")
+            raise DocumentUnknown(
+                f"there is no document {document_id} in this store; check the id, it must be whole"
+            )
         return found
 
     def _who(self, given: str | None = None) -> str:

@@ -41,7 +41,9 @@ class Situation:
     worker_gone: bool = False
     ahead: int = 0  # jobs whose turn is before its own
     limit: LimitRecord | None = None  # what it waits for room under
-    down: tuple[DependencyRecord, ...] = ()  # of those that its next stage needs
+    down: tuple[
+        DependencyRecord, ...
+    ] = ()  # of those that its next stage needs, or its follow-up jobs if it has ended
     children: tuple[ChildRecord, ...] = ()
     events: tuple[PendingEvent, ...] = ()  # about it, that are not published yet
     items: int = 0  # saved of the stage that runs
@@ -94,7 +96,18 @@ async def situation(store: SqlStore, status: Status) -> Situation:
     )
     if status.state == "dead":
         return await _dead(store, known)
-    return await _open(store, known, job) if job is not None and job.finished_ms is None else known
+    if job is not None and job.finished_ms is None:
+        return await _open(store, known, job)
+    waiting = [one.lane for one in known.followers if one.finished_ms is None]
+    return replace(known, down=await _down(store, *waiting))
+
+
+async def _down(store: SqlStore, *lanes: str) -> tuple[DependencyRecord, ...]:
+    """Dependencies of these lanes that are not up."""
+    needed = {name for lane in lanes for name in needs_of(lane)}
+    return (
+        tuple(d for d in await store.dependencies() if d.name in needed and d.state != "up") if needed else ()
+    )
 
 
 async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
@@ -113,8 +126,7 @@ async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
         more["ahead"] = await store.ahead(job)
     if job.state == "parked" and job.limit_key is not None:
         more["limit"] = next(iter(await store.limits(job.limit_key)), None)
-    if needed := needs_of(job.lane):
-        more["down"] = tuple(d for d in await store.dependencies() if d.name in needed and d.state != "up")
+    more["down"] = await _down(store, job.lane)
     return replace(known, **more)
 
 

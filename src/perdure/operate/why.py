@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from perdure.core.frozen import frozen
 from perdure.core.handover import Handover
+from perdure.core.lane import needs_of
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
 from perdure.operate.advice import Action
@@ -271,6 +272,12 @@ def _follower(s: Situation, job: JobRecord) -> Said:
         return "", None
     if job.state == "dead":
         return f"; its follow-up job {job.name} failed{failed}", _requeue(s)
+    down = next((d for d in s.down if d.state == "down" and d.name in needs_of(job.lane)), None)
+    if job.state in ("queued", "parked") and down is not None:
+        return (
+            f"; its follow-up job {job.name} is held because {down.name} is down{_because(down.reason)}",
+            None,
+        )
     due_ms = job.run_at_ms if job.state == "waiting" else 0
     again = f" and goes on {until(due_ms, s.now_ms)}" if due_ms else ""
     return (
