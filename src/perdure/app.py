@@ -27,7 +27,7 @@ from perdure.engine.address import stop_if_loading
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
-from perdure.operate.audit import Audit
+from perdure.operate.audit import Audit, Progress
 from perdure.operate.choosing import DeadOptions
 from perdure.operate.dead import DeadPage, Imported, Inspected
 from perdure.operate.groups import Group
@@ -357,10 +357,10 @@ class Perdure:
         """Delete the documents that are beyond the limits that are set, dead ones after they were exported."""
         return self._call(self.service.retain())
 
-    def audit(self, *, recount: bool = False) -> Audit:
+    def audit(self, *, recount: bool = False, progress: Callable[[Progress], None] | None = None) -> Audit:
         """Whether all that was accepted is there and belongs together; `recount` counts anew first, and changes
-        counters, nothing else."""
-        return self._call(self.service.audit(recount=recount))
+        counters, nothing else. `progress` is told, in another thread, what is being looked at."""
+        return self._call(self.service.audit(recount=recount, progress=progress))
 
     def sweep(self) -> Sweep:
         """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""

@@ -77,10 +77,15 @@ def test_a_requeue_tells_how_far_it_is(server: Server) -> None:
     assert lines[-1]["requeued"] == 5
 
 
-def test_an_export_can_be_imported_after_a_purge(server: Server, tmp_path: Any) -> None:
+def test_an_export_can_be_imported_after_a_purge(
+    server: Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = filled(server)
+    monkeypatch.setattr("perdure.operate.purge.PAGE", 2)
     operator = server.client("acme", "read", "write", "operate")
     exported = operator.get("/v3/dead/export")
+    (act,) = operator.get("/v3/acts", params={"verb": "export"}).json()["acts"]
+    assert act["target"].endswith("5 exported to a stream")
     assert {json.loads(line)["id"] for line in exported.text.splitlines()} == set(ids)
     refused = operator.post("/v3/dead/purge", json={"all": True})
     assert refused.json()["code"] == "confirm_needed"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query, Request
@@ -18,11 +18,11 @@ from perdure.api.caller import Caller, Operator, Reader, Writer
 from perdure.api.problems import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, DocumentId, Service
 from perdure.api.views import Text
-from perdure.engine import rooms
-from perdure.operate.choosing import DeadOptions
+from perdure.operate.choosing import Choice, DeadOptions
 from perdure.operate.dead import Inspected
 from perdure.operate.groups import Group
 from perdure.operate.requeue import RequeueOptions
+from perdure.service import AsyncPerdure
 from perdure.store.records import DeadRecord
 
 router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS)
@@ -151,15 +151,9 @@ async def purge(request: Request, service: Service, caller: Operator, meant: Pur
 @router.get("/export", response_class=StreamingResponse)
 async def export(service: Service, caller: Reader, which: WhichQuery) -> StreamingResponse:
     """All of them as JSON lines, with what it takes to bring them back (`perdure dead import`)."""
-    room = await asyncio.to_thread(rooms.new_room)
-    target = room / "dead.jsonl"
-    try:
-        await service.export(target, who=caller.who, **which.options(caller))
-    except BaseException:
-        await asyncio.to_thread(rooms.remove, room)
-        raise
+    choice = await service.choose(**which.options(caller))
     headers = {"Content-Disposition": 'attachment; filename="dead.jsonl"'}
-    return StreamingResponse(_lines(room, target), media_type=NDJSON, headers=headers)
+    return StreamingResponse(_lines(service, choice, caller.who), media_type=NDJSON, headers=headers)
 
 
 @router.get("/{id}", response_model=Inspected)
@@ -168,14 +162,16 @@ async def inspect(service: Service, caller: Reader, id_: DocumentId) -> Inspecte
     return await service.inspect(id_, caller.org)
 
 
-async def _lines(room: Path, target: Path) -> AsyncIterator[bytes]:
-    try:
-        if target.exists():
-            with target.open("rb") as file:
-                while piece := await asyncio.to_thread(file.read, 1 << 18):
+async def _lines(service: AsyncPerdure, choice: Choice, who: str) -> AsyncIterator[bytes]:
+    """A page after the other; no more than one of them is on disk."""
+    with tempfile.TemporaryFile() as page:
+        async with aclosing(service.exporting(choice, page, who)) as doing:
+            async for _ in doing:
+                page.seek(0)
+                while piece := await asyncio.to_thread(page.read, 1 << 18):
                     yield piece
-    finally:
-        await asyncio.to_thread(rooms.remove, room)
+                page.seek(0)
+                page.truncate()
 
 
 async def _told(request: Request, doing: Any) -> Response:

@@ -18,6 +18,7 @@ from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden
 from perdure.operate.advice import advise
 from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place, placed, resolved
 from perdure.operate.desk import Desk
+from perdure.operate.export import Target
 from perdure.operate.groups import Group, facts, groups
 from perdure.operate.purge import Exported, Purged, exporting, purging
 from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
@@ -124,16 +125,17 @@ class DeadVerbs(Desk):
         return [told async for told in self.exporting(await self.choose(ids, **which), target, who)][-1]
 
     async def exporting(
-        self, choice: Choice, target: str | Path, who: str | None = None
+        self, choice: Choice, target: Target, who: str | None = None
     ) -> AsyncGenerator[Exported, None]:
-        """`export` page by page."""
+        """`export` page by page; into an open file, too."""
         by = self._who(who)
         told = Exported()
         async with aclosing(exporting(self.store, self.blobs, choice, target)) as doing:
             async for told in doing:
                 yield told
         if told.exported:
-            what = f"dead: {choice.words}: {told.exported} exported to {target}"
+            where = target if isinstance(target, (str, Path)) else "a stream"
+            what = f"dead: {choice.words}: {told.exported} exported to {where}"
             await self.store.act(by, "export", choice.where.org, what, "")
 
     async def import_(self, source: str | Path, *, who: str | None = None) -> Imported:

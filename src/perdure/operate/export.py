@@ -45,6 +45,8 @@ _SAID_OF_JOB = _SAID | {"key", "state", "pipeline", "generation"}
 _SAID_OF_DEAD = {"org", "document_id", "pipeline", "collection", "generation"}
 
 
+#: Where an export goes.
+Target = str | Path | IO[bytes]
 #: A line without its content, and that.
 Entry = tuple[dict[str, Any], bytes | Path | None]
 
@@ -58,16 +60,17 @@ class Page:
 
 
 class Writer:
-    """A file that is there only when it is complete (`-`: standard output); compressed if its name ends in .gz.
+    """A file that is there only when it is complete (`-`: standard output); compressed if its name ends in .gz. An open
+    file is written to as it is.
 
     InputInvalid where there is one already: nothing that was exported is ever overwritten.
     """
 
-    def __init__(self, target: str | Path) -> None:
-        self.target = str(target)
+    def __init__(self, target: Target) -> None:
+        self.target = str(target) if isinstance(target, (str, Path)) else STANDARD
         self.lines = 0
         self._path: Path | None = None
-        self._raw: IO[bytes] = sys.stdout.buffer
+        self._raw: IO[bytes] = sys.stdout.buffer if isinstance(target, (str, Path)) else target
         self._file: IO[bytes] = self._raw
 
     def __enter__(self) -> Writer:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perdure.core.frozen import frozen
 from perdure.operate.choosing import Choice, count, pages
-from perdure.operate.export import PAGE, Writer, export
+from perdure.operate.export import PAGE, Target, Writer, export
 from perdure.store.blobs import Blobs
 from perdure.store.dead import Key
 from perdure.store.sql_store import SqlStore
@@ -40,7 +40,7 @@ class Exported:
 
 
 async def exporting(
-    store: SqlStore, blobs: Blobs, choice: Choice, target: str | Path, seen: dict[Key, int] | None = None
+    store: SqlStore, blobs: Blobs, choice: Choice, target: Target, seen: dict[Key, int] | None = None
 ) -> AsyncGenerator[Exported, None]:
     """Write those that are meant to a file; `seen` is told which, each with its generation."""
     told = Exported(await count(store, choice) + len(choice.refused), failed=len(choice.refused))
