@@ -142,6 +142,17 @@ def test_one_is_inspected_with_all_there_is(store_url: str) -> None:
             app.inspect("nobody")
 
 
+def test_what_begins_anew_stands_before_its_first_stage_and_under_its_limit(store_url: str) -> None:
+    limited: dict[str, Any] = {"concurrency_key": lambda doc: "ours", "concurrency_until": "read"}
+    with opened(store_url, **limited) as app:
+        resumed, anew = added(app, "bad", "bad too")
+        app.limit("ours", concurrency=1)
+        app.requeue_dead([resumed])
+        assert (app.status(resumed).stage, app.limits("ours")[0].used) == ("parse", 0)
+        app.requeue_dead([anew], how={"fresh": True})
+        assert (app.status(anew).stage, app.limits("ours")[0].used) == ("read", 1)
+
+
 def test_a_requeue_goes_on_where_it_died_or_begins_anew(store_url: str) -> None:
     with opened(store_url) as app:
         resumed, anew = added(app, "bad", "bad too")

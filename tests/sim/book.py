@@ -6,17 +6,20 @@ is judged in `moves`, what the world looks like in the end in `ending`.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import apsw
 
 from tests.sim.fairness import Fairness
+from tests.sim.leaving import Leaving
 from tests.sim.ledger import Ledger
 from tests.sim.limits import Limits
 from tests.sim.moves import Moves
 from tests.sim.promises import Violation
 from tests.sim.shelf import Shelf
+from tests.sim.sticking import Sticking
 from tests.sim.tables import (
     ACT,
     DOCUMENT,
@@ -25,12 +28,15 @@ from tests.sim.tables import (
     FORGOTTEN,
     ITEM,
     JOB,
+    LISTED,
+    ONCE,
     SAVED,
     DocumentRow,
     JobRow,
     Key,
     Move,
 )
+from tests.sim.telling import Telling
 from tests.sim.world import Process, World
 
 if TYPE_CHECKING:
@@ -73,6 +79,14 @@ class Book:
         self.limits_of_keys = Limits(self)
         self._moves = Moves(self)
         self.shelf = Shelf(self)
+        self.leaving = Leaving(self)
+        self.stuck = Sticking(self)
+        self._telling = Telling(self)
+        self.onces: dict[tuple[str, str], str] = {}  # organisation and key → what was asked for under it
+        self._under_key: Counter[str] = Counter()  # documents, by the key that they say they came under
+        self._turned: list[tuple[DocumentRow, DocumentRow]] = []  # documents, in this transaction
+        self.put_off: dict[str, int] = {}  # documents of this transaction that begin not before
+        self.transactions = 0
         self.database.set_update_hook(self._changed)
 
     def _changed(self, kind: int, _: str, table: str, rowid: int) -> None:
@@ -89,7 +103,11 @@ class Book:
         self.limits_of_keys.earn()
         self.acts_now = set()
         self.refreshed_now = set()
+        self.put_off = {}
+        self._turned = []
+        self.transactions += 1
         try:
+            self.leaving.went(changes.get("document", {}), self._rowids["document"], by)
             if changes.keys() & {"lane", "queue", "slot", "dependency"}:
                 self._read_switches()
             for rowid in changes.get("act", ()):
@@ -97,7 +115,11 @@ class Book:
             made = self._keep_saved(changes.get("saved", {}), by)
             self._keep_effects(changes.get("effect", {}), made)
             self.shelf.keep(made)
+            for rowid in changes.get("once", ()):
+                org, key, request = self._row(ONCE, rowid)
+                self.onces[org, key] = request
             documents = self._keep_documents(changes.get("document", {}))
+            self._telling.check(changes.get("feed", ()), self._turned)
             jobs = self._keep_jobs(changes.get("job", {}), by)
             self._keep_items(changes.get("item", {}), by, jobs)
             if changes.keys() & {"job", "outbox"} and (
@@ -123,8 +145,10 @@ class Book:
         self.rates = {key: rate for key, _, rate in slots}
 
     def _acted(self, rowid: int) -> None:
-        verb, target, who = self._row(ACT, rowid)
-        self.world.happened(f"act {verb}", f"{target} by {who}")
+        verb, target, who, reason = self._row(ACT, rowid)
+        self.world.happened(f"act {verb}", f"{target.partition(' exported to')[0]} by {who}")
+        if reason.startswith("not before "):
+            self.put_off[target] = int(reason.split()[-1])
         self.acts[verb, target, who] += 1
         self.acts_now.add((verb, target))
         self.last_act[target] = verb
@@ -144,7 +168,11 @@ class Book:
         made: set[Key] = set()
         for rowid, kind in changes.items():
             if kind == DELETE:
-                raise Violation("immutable", f"the saved output {self._rowids['saved'][rowid]} was deleted")
+                key = self._rowids["saved"].pop(rowid)
+                del self.saved[key]
+                if key[0] not in self.leaving.now:
+                    raise Violation("immutable", f"the saved output {key} was deleted")
+                continue
             *which, output_hash, token = self._row(SAVED, rowid)
             key = tuple(which)
             if key in self.saved:
@@ -187,9 +215,7 @@ class Book:
 
     def _keep_documents(self, changes: dict[int, int]) -> set[str]:
         touched = set()
-        for rowid, kind in changes.items():
-            if kind == DELETE:
-                raise Violation("acknowledged", f"the document {self._rowids['document'][rowid]} was deleted")
+        for rowid in changes:
             new = DocumentRow(*self._row(DOCUMENT, rowid))
             old = self.documents.get(new.id)
             self.documents[new.id] = new
@@ -202,11 +228,20 @@ class Book:
         self.world.tell(f"document {new.id} ({new.name}) is {new.state}, generation {new.generation}")
         self.names[new.id].add(new.name)
         if old is None:
-            if new.parent_id is not None:
+            self.leaving.came(new)
+            self._check_once(new)
+            if new.parent_id is not None and new.state == "open":
                 self.world.happened("child")
                 if not any(key[0] == new.parent_id and key[2] == "three" for key in self.saved):
                     raise Violation("orphan", f"{new.id} is there, but its parent has not saved it")
             return
+        self._turned.append((old, new))
+        if "dead" in (old.state, new.state):
+            listed = self.database.execute(LISTED, (new.id, new.org)).fetchall()
+            if len(listed) != (new.state == "dead"):
+                raise Violation(
+                    "counters", f"{new.id} is {new.state}, in the list of the dead it is {listed}"
+                )
         refreshed = ("requeue", new.id) in self.acts_now
         if old.identity != new.identity or (old[:7] != new[:7] and not refreshed):
             raise Violation("immutable", f"the document {new.id} was changed")
@@ -222,6 +257,13 @@ class Book:
         if new.state == "dead" and not (new.error_code and new.error_message):
             raise Violation("reason", f"{new.id} is dead without a reason")
 
+    def _check_once(self, new: DocumentRow) -> None:
+        key = json.loads(new.meta).get("once")
+        if key is not None and new.state == "open":
+            self._under_key[key] += 1
+            if self._under_key[key] > 1:
+                raise Violation("once", f"under {key} came {self._under_key[key]} documents")
+
     def _keep_jobs(self, changes: dict[int, int], by: Process) -> list[Move]:
         moved: list[Move] = []
         for rowid in sorted(changes):
@@ -230,6 +272,8 @@ class Book:
             if old != new:
                 moved.append((old, new))
         self._moves.check(moved, by)
+        if moved:
+            self.stuck.check()
         self.moved_s = self.world.loop.now_s if moved else self.moved_s
         for old, new in moved:
             if new is not None:

@@ -7,35 +7,36 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from perdure.errors import DocumentUnknown, PerdureError, StoreBusy, StoreUnavailable
+from perdure.errors import PerdureError, StoreBusy, StoreUnavailable
 from perdure.service import AddOptions
 from perdure.store.base import BREAKER
+from perdure.store.once import KeyReused
+from perdure.store.operations import Once
 from perdure.store.records import Tally
 from tests.sim.book import Book
-from tests.sim.documents import CHARACTERS
+from tests.sim.documents import CHARACTERS, ENDS
 from tests.sim.fleet import QUEUES, SimApp
+from tests.sim.operators import Operator
 from tests.sim.world import Process
 
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
     "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3,
-    "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8,
+    "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 12, "requeue_dead": 8,
+    "purge": 14, "export": 1, "import_": 4, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1,
 }  # fmt: skip
-#: What `look` reads.
+#: What `look` and `see` read.
 READS = {
     "status", "attempts", "documents", "output", "rows", "dependencies", "kpis", "chunks", "search", "connections",
+    "why", "timeline", "overview", "groups", "dead", "inspect", "acts", "escalation", "summary", "limits",
 }  # fmt: skip
 
 
-class Client:
+class Client(Operator):
     """One client's session: it ends with its process, or when told."""
 
-    def __init__(self, process: Process, book: Book) -> None:
-        self.process, self.book = process, book
-        self.world, self.ledger, self.rng = process.world, book.ledger, process.world.rng
-        self.app: SimApp
-        self.leaving = False
+    leaving = False
 
     async def run(self) -> None:
         self.app = await opened(self.process, self.book)
@@ -44,6 +45,8 @@ class Client:
             if self.leaving:
                 return
             (verb,) = self.rng.choices(tuple(VERBS), tuple(VERBS.values()))
+            if verb in ("requeue_dead", "purge") and not self._dead():
+                verb = "doomed"
             with suppress(PerdureError):
                 await getattr(self, verb)()
                 self.world.happened(f"answered {verb}", self.process.name)
@@ -62,8 +65,8 @@ class Client:
             meta["key"] = self.rng.choice(("few", "few", "slow"))
         if self.rng.random() < 0.3:
             options["key"] = "again"
-        if self.rng.random() < 0.3:
-            options["text"] = "the same"
+        if self.rng.random() < 0.3 and ENDS[options["name"].partition("@")[0]] is None:
+            options["text"] = "the same"  # whose stages may be saved under another name
         added = await self.app.add(pipeline=pipeline, **options)
         self.world.happened(f"add answered {added.answer}", added.id)
         self.ledger.added(added.id, options["name"])
@@ -73,6 +76,27 @@ class Client:
         options = self._options(self.rng.choice(CHARACTERS["errands"]))
         added = await self.app.add(pipeline="errands", **options)
         self.ledger.added(added.id, options["name"])
+
+    async def doomed(self) -> None:
+        """One that dies at once, for those who look for dead ones."""
+        options = self._options("broken@tear")
+        added = await self.app.add(pipeline="leaflets", **options)
+        self.ledger.added(added.id, options["name"])
+
+    async def add_once(self) -> None:
+        """Under one of few keys: the first time, again after whatever happened to whoever asked, or something else."""
+        org, key = "a", f"once-{self.rng.randint(1, 2)}"
+        body = self.rng.choice(("this", "this", "that"))
+        name = self.rng.choice(CHARACTERS["notes"]) if body == "this" else "plain"
+        options: AddOptions = {
+            "name": name, "text": body, "org": org, "meta": {"once": f"{org} {key}"}, "dedupe": False,
+        }  # fmt: skip
+        try:
+            added = await self.app.add_once([("notes", options)], Once(org, key, body))
+        except KeyReused:
+            self.ledger.once_refused(org, key, body)
+            raise
+        self.ledger.once_answered(org, key, body, added[0].id)
 
     async def add_many(self) -> None:
         """A crowd of one organisation."""
@@ -146,32 +170,12 @@ class Client:
     async def weigh(self) -> None:
         await self.app.weigh(self.rng.choice(ORGS), self.rng.choice((1.0, 2.0)))
 
-    def _one(self, ended: bool = False) -> str | None:
-        """A document that was acknowledged; nobody knows of others."""
-        known = sorted(self.ledger.acknowledged)
-        if ended:
-            known = [id_ for id_ in known if self.book.documents[id_].state != "open"]
-        return self.rng.choice(known) if known else None
-
     def _followed(self) -> str | None:
         """Now and then, one that has ended but has a follow-up under way."""
         jobs = [job for job in self.book.jobs.values() if job.pipeline == "after" and job.ending is None]
         ended = [job.document_id for job in jobs if self.book.documents[job.document_id].state != "open"]
         known = sorted(self.ledger.acknowledged.keys() & set(ended))
         return self.rng.choice(known) if known and self.rng.random() < 0.8 else None
-
-    def _answered(self, verb: str, document_id: str, answer: str) -> None:
-        refused = answer.startswith("refused")
-        self.world.happened(f"{verb} refused" if refused else f"{verb} answered", f"{document_id}: {answer}")
-        if not refused:
-            self.ledger.act_answered(verb, document_id, self.process.name)
-
-    async def _known(self, asking: Any) -> Any:
-        try:
-            return await asking
-        except DocumentUnknown as error:
-            self.world.violated("acknowledged", str(error))
-            raise
 
 
 async def opened(process: Process, book: Book) -> SimApp:

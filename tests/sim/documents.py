@@ -45,17 +45,19 @@ after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
 notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
 scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)
 errands = Pipeline("errands", attempts=ATTEMPTS, lease_s=LEASE_S)
-PIPELINES = (books, after, notes, scans, errands)
+leaflets = Pipeline("leaflets", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
+PIPELINES = (books, after, notes, scans, errands, leaflets)
 
 #: Pipeline → characters of its documents. The last ones of each always end badly.
 CHARACTERS = {
     "books": (
-        "plain", "plain", "parent", "slow@one", "flaky@one", "flaky@two", "rude@two", "late@one", "needy@three",
-        "shaky@two", "shaky@three", "failing@one", "failing@two", "broken@three", "poison@one", "poison@two",
-        "poison@three",
+        "plain", "plain", "parent", "slow@one", "flaky@one", "flaky@two",
+        "rude@two", "late@one", "needy@three", "shaky@two", "shaky@three", "failing@one", "failing@two", "broken@one",
+        "broken@three", "poison@one", "poison@two", "poison@three",
     ),
-    "notes": ("plain", "plain", "plain", "flaky", "late", "shaky", "failing", "hanging", "blocking"),
+    "notes": ("plain", "plain", "plain", "flaky", "late", "shaky", "failing", "broken", "hanging", "blocking"),
     "scans": ("plain", "plain", "shaky", "poison", "hanging", "eternal"),
+    "leaflets": ("broken@tear",),
     "errands": ("plain", "plain", "plain", "flaky@pack", "shaky@unpack", "unwelcome"),
 }  # fmt: skip
 #: How a document of this character must end: the code it dies of, None for done.
@@ -209,6 +211,18 @@ async def follow(doc: Document, ctx: Context) -> Result[int]:
 @notes.stage(timeout=4.0)
 async def jot(doc: Document, ctx: Context) -> Result[int]:
     return Result(await _run(ctx, "jot"), sql=_effect(doc, ctx, "jot"))
+
+
+@leaflets.stage
+async def cut(doc: Document, ctx: Context) -> Result[int]:
+    """Has chunks although it may die, unlike a book."""
+    number = await _run(ctx, "cut")
+    return Result(number, sql=_effect(doc, ctx, "cut"), chunks=chunks_of(doc.id, ctx.generation))
+
+
+@leaflets.stage
+async def tear(doc: Document, cut: int, ctx: Context) -> Result[int]:
+    return Result(await _run(ctx, "tear"), sql=_effect(doc, ctx, "tear"))
 
 
 @scans.stage(isolate=True, timeout=4.0)

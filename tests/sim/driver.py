@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
+from perdure.core.model import Job
 from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.store.base import Steps
 from perdure.store.operations import Save, Settle
@@ -177,10 +178,10 @@ class SimStore(SqlStore):
         self.book.count_fenced()
         for output in (save.output,) if kept and save.output else ():
             if (j.document_id, j.pipeline, output.stage, j.generation) not in self.book.saved:
-                self._violated(f"{j.key}.{output.stage} was answered as saved but is not")
+                self._violated(j, f"{j.key}.{output.stage} was answered as saved but is not")
         for item in save.items if kept and j.id in self.book.jobs else ():
             if (j.document_id, j.pipeline, item.stage, j.generation, item.key) not in self.book.items:
-                self._violated(f"item {item.key} of {j.key} was answered as saved but is not")
+                self._violated(j, f"item {item.key} of {j.key} was answered as saved but is not")
         return kept
 
     async def settle(self, settle: Settle) -> bool:
@@ -188,11 +189,12 @@ class SimStore(SqlStore):
         kept, j = await super().settle(settle), settle.job
         self.book.count_fenced()
         if kept and (j.key, j.generation, j.claims) not in self.book.ended:
-            self._violated(f"claim {j.claims} of {j.key} was answered as ended but is not")
+            self._violated(j, f"claim {j.claims} of {j.key} was answered as ended but is not")
         return kept
 
-    def _violated(self, text: str) -> None:
-        self.process.world.violated("acknowledged", text)
+    def _violated(self, job: Job, text: str) -> None:
+        if job.document_id not in self.book.leaving.ever:
+            self.process.world.violated("acknowledged", text)
 
     async def _strike(self) -> None:
         """Who writes is frozen more often, with its whole machine: late writes are what leases are about."""

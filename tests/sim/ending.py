@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from typing import Any
 
+from perdure.operate.audit import Audit
 from perdure.store.counting import miscounted, told
 from perdure.store.sqlite import drive
 from perdure.store.sqlite_dialect import SqliteDialect
 from tests.sim.book import Book
 from tests.sim.documents import ATTEMPTS, ENDS, PIPELINES, POSTPONES_MAX
 from tests.sim.promises import Violation
+from tests.sim.sticking import GIVEN_UP_AFTER
 from tests.sim.tables import DocumentRow
 
 BURIED_WITHIN_S = 15.0
@@ -22,7 +24,7 @@ PIPELINE = {pipeline.name: pipeline for pipeline in PIPELINES}
 def check_end(book: Book) -> None:
     """The first promise that was broken is raised."""
     for document_id in book.ledger.acknowledged:
-        if document_id not in book.documents:
+        if document_id not in book.documents and document_id not in book.leaving.gone:
             raise Violation("acknowledged", f"{document_id} is missing")
     if unfinished := [(job.key, job.state) for job in book.jobs.values() if job.ending is None]:
         raise Violation("converges", f"never ended: {unfinished}")
@@ -33,6 +35,7 @@ def check_end(book: Book) -> None:
     _check_orphans(book)
     _check_history(book, rows)
     _check_counters(book)
+    book.stuck.check_end()
     book.shelf.check_all()
 
 
@@ -49,19 +52,8 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         if (book.last_act.get(id_), state) != ("cancel", "cancelled"):
             raise Violation("converges", f"{id_} is {state}, the last act was {book.last_act.get(id_)}")
         return
-    if code == "postpones_exhausted" and document.pipeline == "scans":
-        postponed = sum(n for row, n in rows.items() if row[:3] == (*which, "later"))
-        if postponed < POSTPONES_MAX:
-            raise Violation("reason", f"{id_} died of {postponed} postponements")
+    if _died_of_the_world(book, document, rows):
         return
-    if document.pipeline == "errands" and code in ("unanswered", "busy"):
-        if book.ledger.faults[which] < ATTEMPTS or not _told(book, *which):
-            raise Violation(
-                "told", f"{id_} died of {code} after {book.ledger.faults[which]} faults, or unheard"
-            )
-        return
-    if state == "dead" and book.ledger.overdue[which] and book.ledger.faults[which] >= ATTEMPTS:
-        return  # it was in a worker that stood still, which cannot be told from one that it holds up
     if (state, code) != ("done" if ENDS[character] is None else "dead", ENDS[character]):
         raise Violation(
             "converges", f"{id_} ({document.name}) is {state} of {code}, not of {ENDS[character]}"
@@ -73,6 +65,33 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation("alone", f"{id_} ({document.name}) crashed alone {crashes} times")
     if state == "done":
         _check_done(book, document)
+
+
+def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[Any, ...]]) -> bool:
+    """Whether it died of what befell it rather than of its character, and might."""
+    id_, state, code = document.id, document.state, document.error_code
+    which = (f"doc-{id_}", document.generation)
+    if code == "postpones_exhausted" and document.pipeline == "scans":
+        postponed = sum(n for row, n in rows.items() if row[:3] == (*which, "later"))
+        if postponed < POSTPONES_MAX:
+            raise Violation("reason", f"{id_} died of {postponed} postponements")
+        return True
+    if code == "stuck":
+        if book.ledger.faults[which] < GIVEN_UP_AFTER:
+            raise Violation("reason", f"{id_} was given up as stuck after {book.ledger.faults[which]} faults")
+        return True
+    if document.pipeline == "errands" and code in ("unanswered", "busy"):
+        told = id_ in book.leaving.ever or _told(
+            book, *which
+        )  # who purges it means what is not published, too
+        if book.ledger.faults[which] < GIVEN_UP_AFTER or not told:
+            raise Violation(
+                "told", f"{id_} died of {code} after {book.ledger.faults[which]} faults, or unheard"
+            )
+        return True
+    if state == "dead" and book.ledger.overdue[which] and book.ledger.faults[which] >= ATTEMPTS:
+        return True  # it was in a worker that stood still, which cannot be told from one that it holds up
+    return False
 
 
 def _told(book: Book, key: str, generation: int) -> bool:
@@ -98,7 +117,8 @@ def _check_done(book: Book, document: DocumentRow) -> None:
     # a later generation may find its stages saved and its items pruned with the job of an earlier one
     if kept and document.generation == 1 and items != ["0", "1", "2", "left", "right"]:
         raise Violation("acknowledged", f"of the items of {document.id} there are {items}")
-    children = [other for other in book.documents.values() if other.parent_id == document.id]
+    ever = {**book.leaving.gone, **book.documents}
+    children = [other for other in ever.values() if other.parent_id == document.id]
     if not (document.name == "parent") <= len(children) <= ("parent" in book.names[document.id]):
         raise Violation("once", f"{document.id} ({document.name}) has {len(children)} children")
 
@@ -143,8 +163,19 @@ def _check_counters(book: Book) -> None:
     if wrong := drive(book.database, miscounted(sql)):
         raise Violation("counters", f"(counted, there): {wrong}")
     accepted = told(_rows(book, sql.COUNTS)).accepted
-    if accepted != len(book.documents):
-        raise Violation("counters", f"{accepted} were accepted, {len(book.documents)} are there")
+    if accepted != len(book.documents) + book.leaving.purges:
+        there = f"{len(book.documents)} are there, {book.leaving.purges} were purged"
+        raise Violation("counters", f"{accepted} were accepted, {there}")
+    dead = {(document.org, id_) for id_, document in book.documents.items() if document.state == "dead"}
+    if set(_rows(book, "SELECT org, document_id FROM dead")) != dead:
+        raise Violation("counters", f"in the list of the dead are others than {sorted(dead)}")
+
+
+def check_audit(audit: Audit, book: Book) -> None:
+    """The engine's own audit comes to the same."""
+    states = Counter(document.state for document in book.documents.values())
+    if not audit.clean or audit.states != {state: n for state, n in states.items() if n}:
+        raise Violation("counters", f"the audit found {audit}, there are {states}")
 
 
 def _check_history(book: Book, rows: Counter[tuple[Any, ...]]) -> None:

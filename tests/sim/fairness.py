@@ -41,7 +41,8 @@ class Fairness:
             if before is not None and new.state == "running":
                 taken.append(before)
             elif new.state == "queued" and _plain(new):
-                self._ready[id_] = before if before is not None else (self._transactions, new)
+                kept = before is not None and before[1].vt == new.vt  # another priority is another place
+                self._ready[id_] = before if before is not None and kept else (self._transactions, new)
         if taken:
             self._judge(taken)
 

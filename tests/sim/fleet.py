@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from perdure.core.events import AnyEvent, JobRecovered, SweepPartial, WorkerLost
+from perdure.core.events import AnyEvent, JobRecovered, StuckSwept, SweepPartial, WorkerLost
+from perdure.core.stuck import StuckPolicy
 from perdure.engine.keeper import Keeper
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
@@ -27,8 +28,21 @@ from tests.sim.world import Process, World, here
 
 SETTINGS = Settings(grace_s=3.0, poll_s=1.0)
 QUEUES = ("documents", "notes")
+#: Far from what is usual in hours, near to it in worlds that last for a minute.
+STUCK = StuckPolicy(
+    interval_s=6.0, threshold_ms=9_000, base_ms=2_000, cap_ms=10_000, attempts={"documents": 2}
+)
 #: What a keeper may tell of a round that failed; anything else is a bug.
 EXPECTED = {"StoreBusy", "StoreUnavailable", "TimeoutError"}
+
+
+class NoBlobs:
+    """All content here is small enough for its row."""
+
+    async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
+        none: tuple[tuple[str, int], ...] = ()
+        for one in none:
+            yield one
 
 
 class SimApp(AsyncPerdure):
@@ -37,10 +51,11 @@ class SimApp(AsyncPerdure):
     def __init__(self, process: Process, book: Book, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
         self.process, self.book = process, book
         super().__init__("simulated", pipelines=pipelines, settings=SETTINGS)
+        self.stuck_policy = STUCK
         self.events.subscribe(self._heard)
 
     def _connect(self) -> None:
-        no_blobs: Any = None
+        no_blobs: Any = NoBlobs()
         self.store, self.blobs, self._closed = SimStore(self.process, self.book), no_blobs, False
 
     async def _clear_out(self) -> None:
@@ -60,6 +75,8 @@ class SimApp(AsyncPerdure):
                     world.happened("round failed", text)
                     if text.split(": ")[1] not in EXPECTED:
                         world.violated("sound", f"{self.process.name}: {text}")
+            case StuckSwept():
+                self.book.stuck.heard(event)
             case WorkerLost(worker=worker):
                 world.happened("worker buried", worker)
             case JobRecovered():
@@ -107,7 +124,7 @@ class Fleet:
         await store.open()
         worker = await store.register("worker", process.name, QUEUES)
         self.book.ledger.workers[worker] = process
-        sweeper = Sweeper(store, app.events, self.retention)
+        sweeper = Sweeper(store, app.events, self.retention, STUCK)
         return store, Keeper(store, app.events, worker, slate, sweeper)
 
     async def _embed(self, process: Process, pipelines: Sequence[Pipeline], concurrency: int) -> None:

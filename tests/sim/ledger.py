@@ -43,14 +43,30 @@ class Ledger:
         self.refused: set[int] = set()  # or that it could not
         self._taken: Counter[tuple[str, int]] = Counter()
         self._numbers = 0
+        self._once: dict[
+            tuple[str, str], tuple[str, str]
+        ] = {}  # organisation and key → what was asked, document
 
     # --- told by clients -------------------------------------------------------------------------
 
     def added(self, document_id: str, character: str) -> None:
         """A client was answered: the document is safe from now on."""
         self.acknowledged[document_id] = character
-        if document_id not in self.book.documents:
+        if document_id not in self.book.documents and document_id not in self.book.leaving.ever:
             self.world.violated("acknowledged", f"{document_id} was acknowledged but is not there")
+
+    def once_answered(self, org: str, key: str, body: str, document_id: str) -> None:
+        """Whoever asks for the same is answered the same; who asks for something else is not."""
+        again = (org, key) in self._once
+        self.world.happened("add_once again" if again else "add_once", f"{org} {key}: {document_id}")
+        if (known := self._once.setdefault((org, key), (body, document_id))) != (body, document_id):
+            self.world.violated("once", f"{key} of {org} was {known}, and then {(body, document_id)}")
+        self.added(document_id, "plain")
+
+    def once_refused(self, org: str, key: str, body: str) -> None:
+        self.world.happened("add_once refused", f"{org} {key}")
+        if self.book.onces.get((org, key), body) == body:
+            self.world.violated("once", f"{key} of {org} was refused, and nobody asked for something else")
 
     def act_answered(self, verb: str, document_id: str, who: str) -> None:
         """An operator was answered that it was done; in doubt, for an act that it had done before."""

@@ -67,7 +67,7 @@ class Moves:
 
     def _gone(self, old: JobRow) -> None:
         self.world.happened("job pruned", old.key)
-        if old.state not in ("done", "cancelled"):
+        if old.state not in ("done", "cancelled") and old.document_id not in self.book.leaving.now:
             raise Violation("orphan", f"{old.key} was removed while it was {old.state}")
 
     def _entered(self, old: JobRow | None, new: JobRow) -> None:
@@ -79,7 +79,7 @@ class Moves:
             raise Violation("progress", f"{new.key} went from {old.state} into a new generation by itself")
         if old is not None and old.state == "running":
             self._told(old)
-        self._not_before_ms[new.id] = 0
+        self._not_before_ms[new.id] = self.book.put_off.get(new.document_id, 0)
         if old is None and new.generation == 1 and new.key == f"doc-{new.document_id}":
             delay_s = json.loads(document.meta).get("delay_s", 0)
             self._not_before_ms[new.id] = self.book.now_ms + int(delay_s * 1000)
@@ -89,15 +89,13 @@ class Moves:
             self.world.happened("generation", new.key)
 
     def _moved(self, old: JobRow, new: JobRow, by: Process) -> None:
-        if new.state != old.state:
-            self.world.happened(f"{old.state} to {new.state}", f"{new.key} claim {new.claims} by {by.name}")
-            if new.state not in MOVES[old.state]:
-                raise Violation("progress", f"{new.key} went from {old.state} to {new.state}")
-        stages = STAGES[new.pipeline]
-        if stages.get(new.stage, -1) < stages.get(old.stage, -1):
-            raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
-        if new.claims < old.claims:
-            raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")
+        if old.state in ("queued", "waiting", "parked") and new.state == "dead":
+            seized = old._replace(claims=new.claims, token=None)
+            self.book.stuck.buried(old, self._told(seized)[3])
+            return
+        if new.requeues > old.requeues:
+            self.book.stuck.requeued(old)
+        self._check_way(old, new, by)
         if new.suspect > old.suspect:
             self.world.happened("suspect", new.key)
         if new.run_at_ms == 0 < old.run_at_ms:
@@ -112,6 +110,20 @@ class Moves:
                 self._ended(old, new, by)
             elif self.ledger.workers.get(old.worker or 0, by).family is not by.family:
                 raise Violation("fence", f"{by.name} changed {new.key}, which is not in its hand")
+
+    def _check_way(self, old: JobRow, new: JobRow, by: Process) -> None:
+        """States, stages and claims only move on."""
+        if new.state != old.state:
+            self.world.happened(f"{old.state} to {new.state}", f"{new.key} claim {new.claims} by {by.name}")
+            if new.state not in MOVES[old.state]:
+                raise Violation("progress", f"{new.key} went from {old.state} to {new.state}")
+        stages = STAGES[new.pipeline]
+        back = stages.get(new.stage, -1) < stages.get(old.stage, -1)
+        # one that was imported stands where it died, and begins anew because what it had saved is gone
+        if back and new.document_id not in self.book.leaving.ever:
+            raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
+        if new.claims < old.claims:
+            raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")
 
     def _handed_over(self, old: JobRow, new: JobRow, by: Process) -> None:
         self.world.happened("handed over", new.key)
@@ -139,9 +151,10 @@ class Moves:
         found: list[Key] = self.book.database.execute(
             HISTORY, (old.org, old.document_id, old.key, old.generation, old.claims)
         ).fetchall()
-        if not found or found[0][2] != old.token:
+        if not found or (old.token is not None and found[0][2] != old.token):
             raise Violation("history", f"claim {old.claims} of {old.key} ended without a word")
-        outcome, charged, _, _, why = found[0]
+        outcome, charged, _, code, why = found[0]
+        self.book.stuck.ended(old, outcome, code, why)
         self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
         self.book.ended.add((old.key, old.generation, old.claims))
         self.book.charged[old.key, old.generation] += charged

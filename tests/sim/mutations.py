@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from tests.sim import mutations_index, mutations_leases, mutations_life, mutations_order, mutations_remote
+from tests.sim import (
+    mutations_dead,
+    mutations_index,
+    mutations_leases,
+    mutations_life,
+    mutations_order,
+    mutations_remote,
+)
 from tests.sim.planting import BUGS, Bug
 
 __all__ = [
-    "BUGS", "Bug", "mutations_index", "mutations_leases", "mutations_life", "mutations_order", "mutations_remote",
+    "BUGS", "Bug", "mutations_dead", "mutations_index", "mutations_leases", "mutations_life", "mutations_order",
+    "mutations_remote",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from perdure.watch.broker import Broker
 from perdure.watch.relay import Relay
 from tests.sim.driver import SimStore
 from tests.sim.fleet import SETTINGS, SimApp
+from tests.sim.telling import Follower
 from tests.sim.world import LEASE_S, Process, World
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class Office:
     def __init__(self, world: World, book: Book) -> None:
         self.world, self.book, self.rng = world, book, world.rng
         self.post = book.post = Post(world)
-        self._mains = {"relay": self._relay, "service": self._serve, "listener": self._listen}
+        self.follower = Follower(book)
+        self._mains = {
+            "relay": self._relay, "service": self._serve, "listener": self._listen, "follower": self.follower.run,
+        }  # fmt: skip
         self._processes: dict[str, Process] = {}
 
     def replace(self) -> None:

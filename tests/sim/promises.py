@@ -22,6 +22,7 @@ PROMISES = {
     "indexed": "a document has the chunks of its last save of them and the connections that its newest follow-up found",
     "fair": "first come, first served within an organisation, and no organisation starves another",
     "told": "what is handed over has its event until that is published and its lease begins; a death there is told",
+    "feed": "the feed tells what became of a document in the transaction that did it, once, and nothing else",
     "sound": "no part of the engine ends by an error that nobody expects",
     "converges": "once the faults have stopped everything ends, and ends as it must",
 }

@@ -8,21 +8,23 @@ import random
 import secrets
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 from unittest import mock
 
 from perdure.core import outcome as rules
 from perdure.core import token
-from perdure.engine import intake, keeper
+from perdure.engine import intake, keeper, stuck
+from perdure.operate import requeue
 from perdure.operate.desk import Desk
 from perdure.store import migrate
 from tests.sim.book import Book
-from tests.sim.clients import check_tally
+from tests.sim.clients import ORGS, check_tally
 from tests.sim.documents import ledger_now
-from tests.sim.ending import check_end
+from tests.sim.ending import check_audit, check_end
 from tests.sim.ledger import Ledger
 from tests.sim.loop import BEGINS_S, VirtualLoop
 from tests.sim.nemesis import HALF_S, Nemesis
@@ -88,6 +90,9 @@ def _determined(world: World) -> Iterator[None]:
     def wall_ms() -> int:
         return int(loop.now_s * 1000) + rng.choice((0, 0, 5_000, -5_000))
 
+    async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
     with ExitStack() as patches:
         for where, name, instead in (
             (keeper, "time", time),
@@ -97,6 +102,9 @@ def _determined(world: World) -> Iterator[None]:
             (Desk, "_who", lambda _, given=None: given or here().name),
             (migrate, "known", lambda _: MIGRATIONS),
             (rules, "RESCHEDULE_MS", 20_000),
+            (requeue, "time", time),
+            (stuck, "time", time),
+            (asyncio, "to_thread", at_once),
         ):
             patches.enter_context(mock.patch.object(where, name, instead))
         yield
@@ -118,8 +126,12 @@ async def _play(world: World) -> None:
             break
     world.seen["document"] = len(book.documents)
     check_tally(book, await nemesis.app.store.tally())
+    for org in ORGS:
+        await nemesis.office.follower.catch_up(nemesis.app.store, org, 100)
     _look(world)
     check_end(book)
+    nemesis.office.follower.check()
+    check_audit(await nemesis.app.audit(), book)
 
 
 def _look(world: World) -> None:
@@ -147,5 +159,6 @@ def _end(world: World) -> None:
             task.cancel()
         loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
     world.database.close()
+    world.clear_out()
     loop.close()
     asyncio.set_event_loop(None)

@@ -31,13 +31,17 @@ class Shelf:
     def keep(self, made: Iterable[Key]) -> None:
         """After a transaction that made these saves."""
         for key in sorted(made):
-            if key[2] == "three":
+            if key[2] in ("three", "cut"):
                 self._indexed(key[0], key[3])
             elif key[2] == "follow":
                 self._followed(key)
             else:
                 continue
             self._check(key[0])
+
+    def clear(self, document_id: str) -> None:
+        """The document is gone."""
+        self.chunks[document_id], self._connections[document_id] = set(), set()
 
     def check_all(self) -> None:
         """Every document, in the end."""

@@ -55,6 +55,7 @@ class JobRow(NamedTuple):
     limit_key: str | None
     probe: str | None
     home: str | None
+    requeues: int
 
     @property
     def ending(self) -> str | None:
@@ -69,7 +70,9 @@ DOCUMENT = f"SELECT {', '.join(DocumentRow._fields)} FROM document WHERE rowid =
 SAVED = "SELECT document_id, pipeline, stage, generation, output_hash, token FROM saved WHERE rowid = ?"
 ITEM = "SELECT document_id, pipeline, stage, generation, key, inline, token FROM item WHERE rowid = ?"
 EFFECT = "SELECT document_id, stage, generation FROM effect WHERE rowid = ?"
-ACT = "SELECT verb, target, who FROM act WHERE rowid = ?"
+ACT = "SELECT verb, target, who, reason FROM act WHERE rowid = ?"
+ONCE = "SELECT org, key, request FROM once WHERE rowid = ?"
+LISTED = "SELECT generation FROM dead WHERE document_id = ? AND org = ?"
 FENCED = (
     "SELECT coalesce((SELECT sum(fenced) FROM worker), 0) + "
     "coalesce((SELECT value FROM tally WHERE name = 'fenced'), 0)"

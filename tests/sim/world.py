@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -75,6 +78,17 @@ class World:
         self.database.deserialize("main", _empty_store())
         self.database.execute("PRAGMA foreign_keys = ON")
         self.database.create_scalar_function("perdure_now", lambda *_: self.now_ms(), 0)
+
+    @cached_property
+    def room(self) -> Path:
+        """Where files of this world are, until its end."""
+        memory = Path("/dev/shm")
+        return Path(tempfile.mkdtemp(prefix="perdure-sim-", dir=memory if memory.is_dir() else None))
+
+    def clear_out(self) -> None:
+        """Leave no files behind."""
+        if "room" in vars(self):
+            shutil.rmtree(self.room)
 
     def now_ms(self) -> int:
         """The database's time; it may be set forward or back while faults last."""

@@ -197,6 +197,18 @@ async def test_a_job_that_no_claim_can_see_is_found_and_can_be_claimed_again(wor
     assert (told.requeued["documents"], told.skipped_backoff["threads"]) == (1, 2)
 
 
+async def test_a_job_that_moved_on_since_it_was_found_keeps_its_place(world: World) -> None:
+    await world.add(document())
+    await world.settle(await world.take(), retry(1_000))
+    await pass_by(world, 2 * HOUR_MS)
+    (stuck,) = (await look(world)).stuck
+    assert stuck.state == "waiting"
+
+    await world.promoted(1)
+    assert await world.store.requeue_stuck([stuck], Counter()) == []
+    assert len(await world.claim()) == 1, "it is still in its queue"
+
+
 async def test_pages_cover_all_jobs_of_all_organisations_once(world: World) -> None:
     ids = await world.add(
         *(document(org=org) for org in ("acme", "zeta", "acme", "beta", "zeta") for _ in range(3))

@@ -18,7 +18,7 @@ from typing import NotRequired, TypedDict
 
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
-from perdure.engine.intake import first_job
+from perdure.engine.intake import first_job, limit_key
 from perdure.engine.pipeline import Pipeline
 from perdure.errors import InputInvalid, StoreError
 from perdure.operate.choosing import Choice, count, pages
@@ -161,10 +161,22 @@ class Requeuing:
             )
         with using(self.settings):
             again = next_job(job, pipeline)
-        fresh = pipeline.stages[0].name if self.fresh and pipeline is not None else None
+        fresh = None
+        if self.fresh and pipeline is not None:
+            fresh, again = pipeline.stages[0].name, await self._from_the_first(one, again, pipeline)
         return await self.store.requeue(
             Requeue(one.org, one.id, again, fresh, self.by, self.reason, dead_only=True)
         )
+
+    async def _from_the_first(self, one: DeadRecord, job: NewJob, pipeline: Pipeline) -> NewJob:
+        """The same job before its first stage: in the lane of that, and under its limit again."""
+        first = pipeline.stages[0]
+        document = await self.store.document(one.org, one.id) if pipeline.limited(first) else None
+        with using(self.settings):
+            key = limit_key(document, pipeline) if document is not None else job.limit_key
+            return replace(
+                job, stage=first.name, lane=first.lane, lease_ms=first.lease_ms, limit_key=key
+            )  # fmt: skip
 
     # --- the canary ------------------------------------------------------------------------------
 

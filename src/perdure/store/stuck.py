@@ -71,7 +71,8 @@ STARVED = (
 REQUEUE = (
     "UPDATE job SET state = 'waiting', run_at_ms = CASE WHEN run_at_ms = 0 THEN 0 ELSE CAST($1 AS bigint) END, "
     "aside_ms = $5, holds = 0, requeues = requeues + 1, requeued_ms = $1 "
-    "WHERE org = $2 AND id = $3 AND requeues = $4 AND token IS NULL AND finished_ms IS NULL RETURNING id"
+    "WHERE org = $2 AND id = $3 AND requeues = $4 AND token IS NULL AND finished_ms IS NULL AND "
+    "(state = CAST($6 AS text) OR ($6 = 'lost' AND state IN ('queued', 'parked'))) RETURNING id"
 )
 SEIZE = (
     "UPDATE job SET state = 'running', token = $4, worker = 0, claims = claims + 1, claimed_ms = $1 "
@@ -206,7 +207,7 @@ def _requeue(
     for each in sorted(stuck, key=lambda s: s.job.id):
         job = each.job
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
-        if (yield Query(REQUEUE, (now_ms, job.org, job.id, each.requeues, each.since_ms))):
+        if (yield Query(REQUEUE, (now_ms, job.org, job.id, each.requeues, each.since_ms, each.state))):
             taken.append(each)
             counting.left(was[0])
             counting.job(job.key, job.queue, job.lane, "waiting")

@@ -1,0 +1,126 @@
+"""Documents that leave the store and come back: what a purge may take and must take, and what an import may bring."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from tests.sim.promises import Violation
+from tests.sim.tables import DocumentRow, Key
+
+if TYPE_CHECKING:
+    from tests.sim.book import Book
+    from tests.sim.world import Process
+
+#: What tells of documents after they are gone, and the rows of the stages themselves.
+STAYS = {"feed", "delivery", "effect"}
+NAMING = (
+    "SELECT m.name FROM sqlite_master m JOIN pragma_table_info(m.name) c ON c.name = 'document_id' "
+    "WHERE m.type = 'table'"
+)
+HISTORY = "SELECT job_key, generation, claim FROM attempt WHERE org = ? AND document_id = ?"
+PURGED = "SELECT coalesce((SELECT value FROM tally WHERE name = 'purged'), 0)"
+
+
+class Leaving:
+    """Judges which documents go, and which come that were there before."""
+
+    def __init__(self, book: Book) -> None:
+        self.book, self.world, self.database = book, book.world, book.database
+        self.gone: dict[str, DocumentRow] = {}
+        self.ever: set[str] = set()  # that were gone once
+        self.now: set[str] = set()  # that this transaction took
+        self.purges = 0
+        self._asked: Counter[str] = Counter()  # processes that purge
+
+    @contextmanager
+    def asked_by(self, process: Process) -> Iterator[None]:
+        """Only here may it delete documents; whoever is killed on the way may still have a commit under way."""
+        self._asked[process.name] += 1
+        yield
+        self._asked[process.name] -= 1
+
+    def went(self, changes: dict[int, int], rowids: dict[int, Key], by: Process) -> None:
+        """What a transaction deleted."""
+        self.now = set()
+        for rowid in [rowid for rowid, kind in changes.items() if kind == apsw.SQLITE_DELETE]:
+            del changes[rowid]
+            (id_,) = rowids.pop(rowid)
+            document = self.gone[id_] = self.book.documents.pop(id_)
+            self.now.add(id_)
+            self.world.happened("purged", f"{id_} by {by.name}")
+            if document.state != "dead" or not self._asked[by.name]:
+                raise Violation(
+                    "acknowledged", f"{id_} was deleted by {by.name} while it was {document.state}"
+                )
+        if not self.now:
+            return
+        self.ever |= self.now
+        self.purges += len(self.now)
+        if (counted := self._rows(PURGED)[0][0]) != self.purges:
+            raise Violation("counters", f"{counted} are counted as purged, {self.purges} were")
+        self._forget_history()
+        self._check_nothing_is_left()
+
+    def _forget_history(self) -> None:
+        mine = {id_: f"doc-{id_}" for id_ in self.now}
+        self.book.ended = {one for one in self.book.ended if one[0].partition("/")[0] not in mine.values()}
+        for id_ in self.now:
+            self.book.shelf.clear(id_)
+
+    def _check_nothing_is_left(self) -> None:
+        for id_ in sorted(self.now):
+            for table in self._tables:
+                real = "AND expected > 0" if table == "indexed" else ""
+                if self._rows(f"SELECT 1 FROM {table} WHERE document_id = ? {real} LIMIT 1", id_):
+                    raise Violation("orphan", f"{id_} was purged, and rows of it are left in {table}")
+            if self._rows("SELECT 1 FROM connection WHERE other_document_id = ? LIMIT 1", id_):
+                raise Violation("orphan", f"{id_} was purged, and connections lead to it")
+
+    def came(self, new: DocumentRow) -> None:
+        """A document that was not there before the transaction."""
+        old = self.gone.pop(new.id, None)
+        if new.state == "open":
+            if old is not None:  # a child of the same parent under the same key
+                self._begin_anew(new.id, 1)
+            return
+        if old is None:
+            raise Violation("history", f"{new.id} came {new.state}, and had never been there")
+        self.world.happened("imported", new.id)
+        if new.generation == old.generation and _content(new) != _content(old):
+            raise Violation("acknowledged", f"{new.id} was imported as {new}, and had been {old}")
+        self._begin_anew(new.id, new.generation + 1)  # a file may be older than its purge
+        self.book.ended |= {
+            (key, generation, claim) for key, generation, claim in self._rows(HISTORY, new.org, new.id)
+        }
+
+    def _begin_anew(self, id_: str, generation: int) -> None:
+        """What was known of it from this generation on is about another life."""
+        book, ledger = self.book, self.book.ledger
+        if generation == 1:
+            book.last_act.pop(id_, None)
+        for effect in [key for key in book.effects if key[0] == id_ and key[2] >= generation]:
+            del book.effects[effect]
+        counts: Any
+        for counts in (book.charged, ledger.runs, ledger.faults, ledger.crashes_alone, ledger.overdue):
+            for key in [
+                key for key in counts if key[0].partition("/")[0] == f"doc-{id_}" and key[-1] >= generation
+            ]:
+                del counts[key]
+
+    @cached_property
+    def _tables(self) -> list[str]:
+        return sorted({row[0] for row in self._rows(NAMING)} - STAYS)
+
+    def _rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        return self.database.execute(sql, params).fetchall()
+
+
+def _content(row: DocumentRow) -> Key:
+    return (*row._replace(meta=b""), json.loads(row.meta))
