@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perdure import Context, Document, Gathered, Permanent, Pipeline, Result, RetryLater, Transient
+from perdure.errors import DocumentUnknown
 from perdure.store.base import BREAKER
 from perdure.testing import Trial, drain, tick, trial
 from tests.doors.command import succeeded
@@ -153,3 +156,18 @@ def test_it_is_told_at_80_columns_and_repeats_are_folded(store_url: str) -> None
     assert "… and 18 more like these" in said
     why = succeeded("why", id_, "--store", store_url)
     assert why.count("\n") == 1
+
+
+def test_one_that_is_deleted_while_it_is_looked_at_is_unknown(store_url: str) -> None:
+    with trial([books, pages, connect], store=store_url) as app:
+        store = app.service.store
+        id_, read = app.add(text="dune", pipeline=pages).id, store.document
+        drain(app)
+
+        async def just_before(org: str, document_id: str) -> object:
+            await store.purge([(org, document_id)], ("done",))
+            return await read(org, document_id)
+
+        store.document = just_before  # type: ignore[method-assign,assignment]
+        with pytest.raises(DocumentUnknown, match="deleted just now"):
+            app.timeline(id_)

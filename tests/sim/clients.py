@@ -24,12 +24,13 @@ ORGS = ("a", "b", "c")
 VERBS = {
     "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3,
     "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 12, "requeue_dead": 8,
-    "purge": 14, "export": 1, "import_": 4, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1,
+    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 5,
 }  # fmt: skip
 #: What `look` and `see` read.
 READS = {
     "status", "attempts", "documents", "output", "rows", "dependencies", "kpis", "chunks", "search", "connections",
     "why", "timeline", "overview", "groups", "dead", "inspect", "acts", "escalation", "summary", "limits",
+    "standing", "readiness",
 }  # fmt: skip
 
 

@@ -12,7 +12,9 @@ FAULTS = (
 VERBS = (
     "add answered added", "add answered exists", "add answered refreshed", "answered add_many", "answered look",
     "act cancel", "act requeue", "act raise", "act pause", "act resume", "act hold", "act release", "answered limit",
-    "answered weigh", "cancel refused", "raise refused",
+    "answered weigh", "cancel refused", "raise refused", "add_once", "add_once again", "add_once refused",
+    "requeue_dead", "requeue_dead: dry", "purge", "purge: dry", "priority answered", "answered put_off", "answered see",
+    "answered export", "sweep success",
 )  # fmt: skip
 #: What the engine does.
 DEEDS = (
@@ -23,7 +25,8 @@ DEEDS = (
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
     "handed over", "event published", "outcome answered", "answer saved", "answer repeated",
     "answer refused", "failed elsewhere", "unanswered", "lent", "chunks superseded", "chunks kept", "connected",
-    "follow-up overtaken",
+    "follow-up overtaken", "purged", "imported", "requeued by a stuck sweep", "feed followed",
+    "feed: done", "feed: dead", "feed: cancelled", "feed: requeued", "feed: held",
 )  # fmt: skip
 #: How documents end.
 ENDS = (

@@ -81,17 +81,15 @@ def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[An
             raise Violation("reason", f"{id_} was given up as stuck after {book.ledger.faults[which]} faults")
         return True
     if document.pipeline == "errands" and code in ("unanswered", "busy"):
-        told = id_ in book.leaving.ever or _told(
-            book, *which
-        )  # who purges it means what is not published, too
+        # who purges it means what is not published yet, too
+        told = id_ in book.leaving.ever or _told(book, *which)
         if book.ledger.faults[which] < GIVEN_UP_AFTER or not told:
             raise Violation(
                 "told", f"{id_} died of {code} after {book.ledger.faults[which]} faults, or unheard"
             )
         return True
-    if state == "dead" and book.ledger.overdue[which] and book.ledger.faults[which] >= ATTEMPTS:
-        return True  # it was in a worker that stood still, which cannot be told from one that it holds up
-    return False
+    # it was in a worker that stood still, which cannot be told from one that it holds up
+    return state == "dead" and book.ledger.overdue[which] > 0 and book.ledger.faults[which] >= ATTEMPTS
 
 
 def _told(book: Book, key: str, generation: int) -> bool:

@@ -37,14 +37,17 @@ class Leaving:
         self.ever: set[str] = set()  # that were gone once
         self.now: set[str] = set()  # that this transaction took
         self.purges = 0
-        self._asked: Counter[str] = Counter()  # processes that purge
+        self._asked: Counter[tuple[str, str]] = (
+            Counter()
+        )  # processes, and the states of documents that they delete
 
     @contextmanager
-    def asked_by(self, process: Process) -> Iterator[None]:
-        """Only here may it delete documents; whoever is killed on the way may still have a commit under way."""
-        self._asked[process.name] += 1
+    def asked_by(self, process: Process, *states: str) -> Iterator[None]:
+        """Only here may it delete documents, and only such; one that is killed here may have a commit under way."""
+        asked = Counter((process.name, state) for state in states)
+        self._asked += asked
         yield
-        self._asked[process.name] -= 1
+        self._asked -= asked
 
     def went(self, changes: dict[int, int], rowids: dict[int, Key], by: Process) -> None:
         """What a transaction deleted."""
@@ -55,7 +58,7 @@ class Leaving:
             document = self.gone[id_] = self.book.documents.pop(id_)
             self.now.add(id_)
             self.world.happened("purged", f"{id_} by {by.name}")
-            if document.state != "dead" or not self._asked[by.name]:
+            if not self._asked[by.name, document.state]:
                 raise Violation(
                     "acknowledged", f"{id_} was deleted by {by.name} while it was {document.state}"
                 )

@@ -13,25 +13,21 @@ from perdure.store.base import Query, Steps
 from perdure.store.counting import Counting
 from perdure.store.operations import Add, Added, NewDocument, Once, Settle
 from perdure.store.sql_store import SqlStore
-from perdure.store.sqlite_dialect import SqliteDialect
 from tests.sim.planting import breaks, sql
 
 
 @breaks("feed")
 def ends_told_afterwards() -> Iterator[None]:
     """A document ends in one transaction, and the feed tells of it in the next."""
-    whole, add = SqlStore.settle, SqliteDialect.FEED_ADD
+    whole, told = SqlStore.settle, feed.ended
 
     async def settle(self: SqlStore, op: Settle) -> bool:
         kept = await whole(self, op)
-        for row in feed.ended([op], await self.now_ms()) if kept else ():
-            await self._change(Query(add, row))
+        for row in told([op], await self.now_ms()) if kept else ():
+            await self._change(Query(self.sql.FEED_ADD, row))
         return kept
 
-    with (
-        mock.patch.object(SqlStore, "settle", settle),
-        mock.patch.object(SqliteDialect, "FEED_ADD", "SELECT $1, $2, $3, $4, $5"),
-    ):
+    with mock.patch.object(SqlStore, "settle", settle), mock.patch.object(feed, "ended", return_value=[]):
         yield
 
 

@@ -50,13 +50,21 @@ class Operator:
         ids, which = await self._chosen()
         dry, target = self.rng.random() < 0.2, self._file() if self.rng.random() < 0.7 else None
         before = self._acts()
-        with self.book.leaving.asked_by(self.process):
+        with self.book.leaving.asked_by(self.process, "dead"):
             told = await self.app.purge(ids, export=target, reason="simulated", dry_run=dry, **which)
         self.world.happened("purge: dry" if dry else "purge", f"{told.purged} of {told.found}")
         self._check_dry(dry, before, told.purged)
         for id_, answer in told.answers:
             if answer == "purged" and id_ not in self.book.leaving.ever:
                 self.world.violated("acknowledged", f"{id_} was answered as purged, and never went")
+
+    async def delete(self) -> None:
+        if (document_id := self._one(ended=self.rng.random() < 0.7)) is not None:
+            with self.book.leaving.asked_by(self.process, "done", "dead", "cancelled"):
+                answer = await self._known(self.app.delete(document_id, cancel=self.rng.random() < 0.3))
+            self.world.happened(f"delete answered {answer.partition(':')[0]}", document_id)
+            if answer == "purged" and document_id not in self.book.leaving.ever:
+                self.world.violated("acknowledged", f"{document_id} was answered as deleted, and never went")
 
     async def export(self) -> None:
         ids, which = await self._chosen()
@@ -65,7 +73,7 @@ class Operator:
     async def import_(self) -> None:
         """A file that has documents as they went, or some that are there."""
         if files := [path for path in sorted(self.world.room.glob("*.jsonl")) if self._fits(path)]:
-            told = await self.app.import_(self.rng.choice(files))
+            told = await self.app.import_(files[-1] if self.rng.random() < 0.5 else self.rng.choice(files))
             for one in told.answers:
                 self.world.happened(f"import answered {one.answer.partition(' ')[0]}", one.id)
                 if one.answer == "imported" and one.id not in self.book.leaving.ever:
@@ -143,6 +151,7 @@ class Operator:
         assert len(await self.app.acts(limit=5)) <= 5
         assert 1 <= (await self.app.escalation()).tier <= 4
         await self.app.summary({})
+        assert (await self.app.readiness()).schema_fits
         await self.app.limits()
 
     async def audit(self) -> None:
@@ -157,6 +166,7 @@ class Operator:
         status = await self._known(self.app.status(document_id))
         if not why.sentence or (self.book.transactions == since and why.state != status.state):
             self.world.violated("history", f"{document_id} is {status.state}, and why says {why}")
+        await self._known(self.app.standing(document_id, status.org))
         happened = await self._known(self.app.timeline(document_id))
         assert happened, "at least it was added"
         try:

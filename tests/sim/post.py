@@ -8,7 +8,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import StoreError
+from perdure.errors import DocumentUnknown, StoreError
 from perdure.watch.broker import Broker
 from perdure.watch.relay import Relay
 from tests.sim.driver import SimStore
@@ -131,10 +131,19 @@ class Office:
             if self.post.answers:
                 answer = self.rng.choice(self.post.answers)
                 with suppress(StoreError):
-                    told = await self._apply(app, answer)
+                    told = await self._applied(app, answer)
                     self.world.happened(f"answer {told.partition(':')[0]}", answer["event"]["job"])
                     if answer in self.post.answers:
                         self.post.answers.remove(answer)
+
+    async def _applied(self, app: SimApp, answer: dict[str, Any]) -> str:
+        """What comes too late for a document that is gone is set aside."""
+        try:
+            return await self._apply(app, answer)
+        except DocumentUnknown:
+            if answer["about"]["document_id"] not in self.book.leaving.ever:
+                raise
+            return "set aside"
 
     async def _apply(self, app: SimApp, answer: dict[str, Any]) -> str:
         about, event = answer["about"], answer["event"]

@@ -86,6 +86,7 @@ ELSEWHERE = {
     "sweeping": "what sweep does",
     "retain": "deletes by limits; part of sweep, which has none set here",
     "retaining": "retain, again and again",
+    "key": "nothing that happens to documents depends on keys",
     "add_key": "nothing that happens to documents depends on keys",
     "revoke_key": "nothing that happens to documents depends on keys",
     "add_webhook": "webhooks read the feed, which is followed here, and send over real sockets",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.core.frozen import frozen
+from perdure.errors import DocumentUnknown
 from perdure.operate.desk import Desk
 from perdure.operate.situation import situation
 from perdure.operate.status import Facts, overview, worker_facts
@@ -34,5 +35,6 @@ class Seeing(Desk):
     async def timeline(self, document_id: str, org: str | None = None) -> list[Happening]:
         status = await self.status(document_id, org)
         document = await self.store.document(status.org, status.id)
-        assert document is not None, "documents whose status is known are there"
+        if document is None:
+            raise DocumentUnknown(f"document {document_id} was deleted just now")
         return tell(await story(self.store, await situation(self.store, status), document))
