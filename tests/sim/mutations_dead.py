@@ -38,13 +38,13 @@ def keys_beside_the_transaction() -> Iterator[None]:
     async def add_once(self: SqlStore, key: Once, documents: Sequence[NewDocument]) -> once.Answer:
         if known := await self._rows(once.GET, key.org, key.key):
             if known[0][0] != key.request:
-                raise once.KeyReused("simulated")
+                raise once.KeyReused(key.key)
             return await self._read(lambda: once.again(key))
         added: list[Added] = await self.flusher.submit(Add(tuple(documents)))
 
         def steps() -> Steps[None]:
             yield Query(once.ADD, (key.org, key.key, key.request, 0))
-            yield once.end(key, added)
+            yield from once.end(key, documents, added)
 
         await self._write(steps)
         return once.Answer(added, False)
