@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from PIL import Image
+
 from perdure import Document, Perdure, Pipeline
 from perdure.cli.watch import DEGRADED, Watched
 from perdure.testing import tick, trial
@@ -68,6 +70,15 @@ def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
     found = perdure("search", "holds a lease", "--store", store_url)
     assert "a.md" in found.stdout
     assert facts("--store", store_url)["workers"] == []
+
+
+def test_a_repair_that_is_held_for_a_service_keeps_nobody_waiting(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30), "navy").save(tmp_path / "sea.png")
+    on = ("--store", f"sqlite:///{tmp_path}/p.db")
+    ended = perdure("add", "sea.png", "--work", *on, cwd=tmp_path, timeout=40)  # it would wait for a minute
+    assert ended.returncode == 0, ended.stderr
+    assert "degraded" in ended.stdout
+    assert next(q for q in facts(*on)["queues"] if q["name"] == "image-processing")["held"] == 1
 
 
 def test_an_archive_is_worked_on_until_all_that_is_in_it_has_ended(tmp_path: Path) -> None:

@@ -81,11 +81,11 @@ class Watched:
         return not dues or min(dues) > await self._app.store.now_ms() + PATIENCE_MS
 
     async def follow_ups(self) -> bool:
-        """Whether jobs that these documents left behind have not ended."""
+        """Whether jobs that these documents left behind are under way; one that is held may be so for days."""
         ids = list(self.seen)
         for n in range(0, len(ids), LOOK_MAX):
             if await self._app.store.jobs_open(self._org, ids[n : n + LOOK_MAX]):
-                return True
+                return await self._app.under_way(PATIENCE_MS / 1000)
         return False
 
     async def problem(self) -> str:
