@@ -13,7 +13,7 @@ from tests.api.server import Server
 
 @pytest.mark.parametrize(
     ("examples", "steps"),
-    [(4, 20), pytest.param(150, 60, marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
+    [(4, 20), pytest.param(40, 50, marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
 )
 def test_every_answer_is_the_models(store_url: str, examples: int, steps: int) -> None:
     settings = hypothesis.settings(
