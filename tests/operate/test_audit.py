@@ -102,8 +102,8 @@ DAMAGE = [
      "VALUES ('default', 'gone', 'c', '{done}', 'c', 1, 'm')", "rows without their document"),
     ("INSERT INTO indexed (org, document_id, expected) VALUES ('default', 'gone', 3)",
      "rows without their document"),
-    ("INSERT INTO outbox (event_id, org, document_id, name, payload, created_ms, due_ms) "
-     "VALUES ('e', 'default', 'gone', 'n', '', 1, 9000000000000)", "rows without their document"),
+    ("INSERT INTO outbox (event_id, org, document_id, name, payload, created_ms, due_ms, job_id, token, wait_ms) "
+     "VALUES ('e', 'default', 'gone', 'n', '', 1, 9000000000000, 7, 7, 7)", "rows without their document"),
     ("INSERT INTO chunk (org, document_id, id, position, starts, ends, anchor, text, scope, words) "
      "VALUES ('default', 'gone', 'c', 0, 0, 0, '', '', '', '')", "rows without their document"),
 ]  # fmt: skip
@@ -147,6 +147,18 @@ def test_what_is_purged_is_no_loss(app: Perdure) -> None:
     assert app._call(app.service.store.purge([("default", bad)])) == {("default", bad): "purged"}
     audit = app.audit()
     assert (audit.clean, audit.balance.purged, audit.difference) == (True, 1, 0)
+
+
+def test_news_of_a_purged_document_is_still_told(app: Perdure) -> None:
+    _, bad, _ = worked(app)
+    execute(
+        app,
+        "INSERT INTO outbox (event_id, org, document_id, name, payload, created_ms, due_ms) "
+        f"VALUES ('e1', 'default', '{bad}', 'ParseFailed', '{{}}', 1, 1)",
+    )
+    assert app._call(app.service.store.purge([("default", bad)])) == {("default", bad): "purged"}
+    assert [event.name for event in app._call(app.service.store.outbox(10))] == ["ParseFailed"]
+    assert app.audit().clean
 
 
 def test_the_command_tells_by_its_exit_status(tmp_path: Path) -> None:

@@ -384,12 +384,16 @@ def test_mistakes(store_url: str, tmp_path: Path) -> None:
 def test_several_groups_may_begin_alike(store_url: str) -> None:
     wrong: dict[str, Exception] = {f"w{chr(97 + n)}": ValueError(f"cause {chr(97 + n)}") for n in range(17)}
     with opened(store_url, wrong=wrong, attempts=1) as app:
-        added(app, *wrong)
-        prints = sorted(one.fingerprint for one in app.dead().documents)
-        alike = next(a[0] for a, b in pairwise(prints) if a[0] == b[0])
+        for text in wrong:
+            added(app, text, org=text)
+        found = sorted((one.fingerprint, one.org) for one in app.dead().documents)
+        alike, org = next((a[0][0], a[1]) for a, b in pairwise(found) if a[0][0] == b[0][0])
         with pytest.raises(InputInvalid) as refused:
             app.dead(group=alike)
         assert refused.value.code == "group_ambiguous"
+        assert [one.org for one in app.dead(group=alike, org=org).documents] == [org], (
+            "others are not in the way"
+        )
 
 
 AGES: dict[str | float, int] = {

@@ -33,7 +33,7 @@ CALLS = {
 }  # fmt: skip
 GROUP = {"fingerprint": "f", "stages": ["embed"], "error_type": "E", "code": "http_503", "count": 8}
 WELL: dict[str, Any] = {
-    "now_ms": NOW, "documents": {"queued": 0, "running": 2, "done": 1_200}, "next_due_ms": None, "queues": [QUEUE],
+    "now_ms": NOW, "documents": {"queued": 0, "running": 2, "done": 1_200}, "due_ms": {}, "queues": [QUEUE],
     "workers": [WORKER], "dependencies": [{**OCR, "state": "up"}], "calls": [CALLS],
     "dead": {"documents": 0, "groups": []},
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
@@ -65,7 +65,8 @@ def test_all_is_well() -> None:
             "No worker serves 1 job in queue documents", "perdure worker",
         ),
         (
-            {"queues": [{**QUEUE, "waiting": 3, "workers": 0}], "next_due_ms": NOW - HOUR, "workers": []}, "critical",
+            {"queues": [{**QUEUE, "waiting": 3, "workers": 0}], "due_ms": {"documents": NOW - HOUR}, "workers": []},
+            "critical",
             "No worker serves 3 jobs in queue documents", "perdure worker",
         ),
         (
@@ -163,6 +164,12 @@ def test_the_worst_comes_first() -> None:
     assert headline(facts, found) == (
         "Worker 3 (host:1) is gone with 2 jobs in hand and there is no other: press `perdure worker` (2 more below)."
     )
+
+
+def test_what_is_late_in_one_queue_says_nothing_of_another() -> None:
+    later = {**QUEUE, "name": "later", "waiting": 3, "workers": 0}
+    facts = {**WELL, "queues": [QUEUE, later], "due_ms": {"documents": NOW - HOUR, "later": NOW + HOUR}}
+    assert problems(facts) == []
 
 
 def test_that_nobody_works_comes_before_what_has_died() -> None:

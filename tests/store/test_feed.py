@@ -44,6 +44,16 @@ async def test_ends_and_acts_are_told_in_order(world: World) -> None:
     assert await world.store.feed("zeta") == []
 
 
+async def test_a_place_of_another_server_leaves_nothing_untold(postgres_world: World) -> None:
+    world = postgres_world
+    await world.add(document())
+    job = await world.take()
+    await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    entries = await told(world, 1)
+    assert await world.store.feed(ORG, entries[-1].place) == []
+    assert await told(world, 1, "999999999999999-7") == entries
+
+
 async def test_what_was_refused_is_not_told(world: World) -> None:
     await world.add(document())
     job = await world.take()

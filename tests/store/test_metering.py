@@ -7,6 +7,7 @@ import pytest
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
 from perdure.errors import Unstorable
 from perdure.store.operations import NewJob, Requeue
+from perdure.watch import overall
 from perdure.watch.board import Board
 from perdure.watch.overall import PARTS, Overall
 from tests.store.making import DONE, LEASE_MS, ORG, QUEUE, World, dead, document, output, save
@@ -85,6 +86,22 @@ async def test_the_pulse_of_a_store(world: World) -> None:
     world.clock.turn(5_000)
     pulse = await world.store.pulse()
     assert (pulse.now_ms - (pulse.heard_ms or 0), pulse.workers) == (5_000, 1)
+
+
+async def test_a_worker_that_is_not_heard_of_any_more_is_not_counted(world: World) -> None:
+    assert (await world.store.pulse()).workers == 1
+    world.clock.turn(31_000)
+    assert (await world.store.pulse()).workers == 0
+
+
+async def test_those_that_are_called_the_same_are_added_up_or_the_worst_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overall, "LABEL_VALUES_MAX", 1)
+    await world.store.declare(["a", "b", "c"], [""])
+    await world.store.pause("b", True, "ann", "")
+    found = await Overall(world.store, Board.private()).read()
+    assert (found["perdure_queue_paused", "a"], found["perdure_queue_paused", "other"]) == (0, 1)
 
 
 async def test_counts_of_a_host_add_up_and_are_its_own(world: World) -> None:

@@ -81,7 +81,7 @@ async def resolved(store: SqlStore, options: DeadOptions) -> Where:
     same: dict[str, Any] = {name: checked(value, name) for name, value in options.items() if name in SAME}
     where = Where(**same)
     if (group := options.get("group")) is not None:
-        where = replace(where, group=await _fingerprint(store, group))
+        where = replace(where, group=await _fingerprint(store, group, where.org))
     if (failed := options.get("failed")) is not None:
         where = replace(where, names=names_of(failed))
     older, newer = options.get("older_than"), options.get("newer_than")
@@ -95,13 +95,13 @@ async def resolved(store: SqlStore, options: DeadOptions) -> Where:
     return where
 
 
-async def _fingerprint(store: SqlStore, prefix: str) -> str:
+async def _fingerprint(store: SqlStore, prefix: str, org: str | None) -> str:
     wanted = prefix.strip().lower()
     if not re.fullmatch("[0-9a-f]{1,16}", wanted):
         raise InputInvalid(
             f"a group is named by how its fingerprint begins, not by {prefix!r}", code="group_unknown"
         )
-    found = await store.dead_groups_like(wanted)
+    found = await store.dead_groups_like(wanted, org)
     if not found:
         raise InputInvalid(
             f"no dead document is of a group {wanted}; `perdure dead groups` lists them", code="group_unknown"

@@ -57,23 +57,23 @@ GROUPS_MAX = 5
 
 async def overview(store: SqlStore) -> Facts:
     """The whole store at one moment, what needs a person first."""
-    tally, live = await store.tally(), await store.live()
-    ended = {str(state): tally.documents.get(state, 0) for state in TERMINAL}
+    counts = await store.counts()
+    ended = {str(state): counts.states().get(state, 0) for state in TERMINAL}
     workers = await worker_facts(store)
     facts = {
         **await dependency_facts(store),
-        "documents": {state: ended.get(state, live.get(state, 0)) for state in STATES},
-        "next_due_ms": tally.next_due_ms,
-        "late_writes_refused": tally.fenced,
+        "documents": {state: ended.get(state, counts.live.get(state, 0)) for state in STATES},
+        "next_due_ms": min(counts.due_ms.values(), default=None),
+        "late_writes_refused": (await store.tally()).fenced,
         "fallbacks": {name: await store.counted(name) for name in ("degraded", "repaired")},
-        "queues": await _queues(store, tally.queues, workers),
+        "queues": await _queues(store, counts.queues, workers),
         "workers": workers,
         "dead": await _dead(store, ended[State.DEAD]),
         **await _stuck(store),
         "audit": asdict(await store.audited()),
         "outbox": asdict(await store.outbox_state()),
     }
-    found = problems({**facts, "given_back": await store.given_back()})
+    found = problems({**facts, "given_back": await store.given_back(), "due_ms": counts.due_ms})
     return {"headline": headline(facts, found), "problems": [asdict(one) for one in found], **facts}
 
 

@@ -108,7 +108,7 @@ def _unserved(facts: Facts) -> Iterator[Problem]:
     """Work that no worker is there for."""
     for queue in facts["queues"]:
         waiting = queue["ready"] + queue["over_limit"]
-        due = facts["next_due_ms"]
+        due = facts["due_ms"].get(queue["name"])
         late = due is not None and due < facts["now_ms"] - OUTBOX_MS and queue["waiting"]
         if queue["workers"] or queue["paused"] or not (waiting or late):
             continue

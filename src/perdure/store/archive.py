@@ -163,6 +163,8 @@ def _read(
 
 # --- out -----------------------------------------------------------------------------------------
 
+#: News of its end that nobody has heard yet is still told.
+_ONLY = {"outbox": " AND token IS NOT NULL"}
 _OPEN_JOB = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL LIMIT 1"
 _OPEN_PARENT = (
     "SELECT p.id FROM document d JOIN document p ON p.org = d.org AND p.id = d.parent_id "
@@ -194,7 +196,8 @@ def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     """How many chunks went with them."""
     chunks = yield from _unindexed(sql, gone)
     for table in OWNED:
-        yield Query(f"DELETE FROM {table} WHERE {sql.WHICH.format(t=table, id='document_id')}", rows=gone)
+        which = sql.WHICH.format(t=table, id="document_id")
+        yield Query(f"DELETE FROM {table} WHERE {which}{_ONLY.get(table, '')}", rows=gone)
     yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
     return chunks
 

@@ -16,9 +16,9 @@ from perdure.store.counting import Key, miscounted, recount
 from perdure.store.reading import Reading
 
 PAGE = 5_000
-#: Rows that belong to a document; what is indexed stays, empty, after a purge.
+#: Rows that belong to a document; what is indexed stays, empty, after a purge, and so does news that is not told yet.
 OWNED = ("job", "saved", "item", "emitted", "attempt", "outbox", "chunk", "connection", "dead", "indexed")
-_REAL = {"indexed": "expected > 0 AND "}
+_REAL = {"indexed": "expected > 0 AND ", "outbox": "token IS NOT NULL AND "}
 #: How long after its lease a job that nobody took back is odd.
 NEGLECTED_MS = 60_000
 START = ("", "")

@@ -115,14 +115,17 @@ class DeadLetters(Reading):
         )
         return [Cause(*row) for row in found]
 
-    async def dead_groups_like(self, prefix: str) -> list[str]:
-        """The first two fingerprints that begin so."""
+    async def dead_groups_like(self, prefix: str, org: str | None = None) -> list[str]:
+        """The first two fingerprints that begin so, of an organisation if one is named."""
         found: list[str] = []
-        statement = "SELECT min(fingerprint) FROM dead WHERE fingerprint {} $1 AND fingerprint < $2"
+        statement = (
+            "SELECT min(fingerprint) FROM dead WHERE fingerprint {} $1 AND fingerprint < $2 "
+            "AND (CAST($3 AS text) IS NULL OR org = $3)"
+        )
         end = f"{prefix}g"  # above every digit
         for sign, start in ((">=", prefix), (">", None)):
             after = start or (found[0] if found else end)
-            found += [row[0] for row in await self._rows(statement.format(sign), after, end) if row[0]]
+            found += [row[0] for row in await self._rows(statement.format(sign), after, end, org) if row[0]]
         return found
 
     async def main_jobs(self, which: list[Key]) -> dict[Key, Job]:

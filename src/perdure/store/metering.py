@@ -10,17 +10,19 @@ from zlib import crc32
 from perdure.core.frozen import frozen
 from perdure.store.base import Query, Row, Steps
 from perdure.store.reading import Reading
+from perdure.store.stuck import BEAT_MS
 
 #: Jobs that another service has (worker 0) are not heard of until it answers.
 _HEARD = "SELECT min(coalesce(beat_ms, claimed_ms)) FROM job WHERE state = 'running' AND worker <> 0"
-_WORKERS = "SELECT count(*) FROM worker WHERE kind = 'worker'"
+_WORKERS = "SELECT count(*) FROM worker WHERE kind = 'worker' AND beat_ms > $1"
 _TALLIES = "SELECT name, value FROM tally WHERE name IN ('degraded', 'repaired', 'chunks_lost')"
 _HOSTS = "SELECT name, value FROM tally WHERE substr(name, 1, length(CAST($1 AS text))) = CAST($1 AS text)"
 
 
 @frozen
 class Pulse:
-    """How the whole store is doing. `heard_ms`: the running job that was heard of longest ago, None if none runs."""
+    """How the whole store is doing. `workers` were heard of lately; `heard_ms`: the running job that was heard of
+    longest ago, None if none runs."""
 
     now_ms: int
     workers: int
@@ -49,7 +51,7 @@ class Metering(Reading):
         def steps() -> Steps[Pulse]:
             now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             heard_ms = (yield Query(_HEARD))[0][0]
-            workers = (yield Query(_WORKERS))[0][0]
+            workers = (yield Query(_WORKERS, (now_ms - BEAT_MS,)))[0][0]
             tallies: dict[str, int] = dict((yield Query(_TALLIES)))
             counted = (int(tallies.get(name, 0)) for name in ("degraded", "repaired", "chunks_lost"))
             return Pulse(now_ms, workers, heard_ms, *counted)

@@ -49,6 +49,8 @@ from perdure.store.dialect import (
 from perdure.store.feed import NEW_FEED
 from perdure.store.operations import Claim
 
+_OLDEST_OPEN = "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
+
 
 def _unnest(columns: dict[str, str], scalars: int = 0) -> str:
     arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(columns.values(), scalars + 1))
@@ -88,15 +90,15 @@ class PostgresDialect(Dialect):
     )
     DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     FEED_ADD = _insert("feed", NEW_FEED, "")
+    #: A place that is ahead of all transactions is of the server that this one was restored from, whose numbers say
+    #: nothing here: then everything that is there is told.
     FEED = (
-        "SELECT change, number, org, at_ms, name, document_id, data FROM feed WHERE org = $1 "
-        "AND (change, number) > ($2, $3) "
-        "AND change < CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) "
-        "ORDER BY change, number LIMIT $4"
+        "SELECT change, number, org, at_ms, name, document_id, data FROM feed WHERE org = $1 AND (change, number) > "
+        f"(CASE WHEN $2 < {_OLDEST_OPEN} THEN CAST($2 AS bigint) ELSE 0 END, "
+        f"CASE WHEN $2 < {_OLDEST_OPEN} THEN CAST($3 AS bigint) ELSE 0 END) "
+        f"AND change < {_OLDEST_OPEN} ORDER BY change, number LIMIT $4"
     )
-    FEED_END = (
-        "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) - 1, 999999999999999999"
-    )
+    FEED_END = f"SELECT {_OLDEST_OPEN} - 1, 999999999999999999"
     DOCUMENT_SAME = (
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"

@@ -90,7 +90,7 @@ FOUND_SET = (
 )
 RAN = "SELECT value FROM retry_job WHERE name = 'last' AND label = 'ran_ms'"
 COUNTS = "SELECT name, label, value FROM retry_job"
-FAILED = "SELECT collection, count(*) FROM dead GROUP BY 1"
+FAILED = "SELECT place, CAST(sum(n) AS bigint) FROM counter WHERE subject = 'document' AND state = 'dead' GROUP BY 1"
 EXHAUSTED = "UPDATE dead SET exhausted = TRUE WHERE {which} RETURNING collection"
 EXHAUSTED_NOW = "SELECT collection, count(*), min(died_ms) FROM dead WHERE exhausted GROUP BY 1"
 

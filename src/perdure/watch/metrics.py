@@ -99,7 +99,7 @@ _DOCUMENTS = (
     _gauge("perdure_queue_depth", ("queue", "state"), "Jobs of a queue that have not ended."),
     _gauge("perdure_queue_oldest_seconds", ("queue",), "For how long the oldest ready job has been waiting."),
     _gauge("perdure_queue_paused", ("queue",), "1 while an operator has paused the queue."),
-    _gauge("perdure_workers", (), "Workers that are registered."),
+    _gauge("perdure_workers", (), "Workers that were heard of in the last 30 seconds."),
     _gauge(
         "perdure_heartbeat_age_seconds", (),
         "How long ago the running job that was heard of longest ago was heard of.",

@@ -68,6 +68,11 @@ class Overall:
         key = (name, *map(label, labels))
         self.found[key] = self.found.get(key, 0.0) + value
 
+    def most(self, name: str, *labels: str, value: float) -> None:
+        """The largest of several that are called the same."""
+        key = (name, *map(label, labels))
+        self.found[key] = max(self.found.get(key, 0.0), float(value))
+
 
 async def _pulse(to: Overall) -> None:
     pulse = await to.store.pulse()
@@ -93,8 +98,8 @@ async def _counts(to: Overall) -> None:
     for queue in queues:
         name = names[queue.name]
         waited_ms = 0 if queue.ready_since_ms is None else now_ms - queue.ready_since_ms
-        to.put("perdure_queue_paused", name, value=queue.paused)
-        to.put("perdure_queue_oldest_seconds", name, value=max(0, waited_ms) / 1000)
+        to.most("perdure_queue_paused", name, value=queue.paused)
+        to.most("perdure_queue_oldest_seconds", name, value=max(0, waited_ms) / 1000)
         for state in JOB_STATES:
             count = counts.queues.get(queue.name, {}).get(state, 0)
             to.add("perdure_queue_depth", name, state, value=count)
@@ -105,8 +110,8 @@ async def _dependencies(to: Overall) -> None:
     names = _told_apart(one.name for one in known)
     for one in known:
         down_s = 0.0 if one.since_ms is None else max(0, now_ms - one.since_ms) / 1000
-        to.put("perdure_documents_held", names[one.name], value=one.held)
-        to.put("perdure_dependency_held_seconds", names[one.name], value=down_s)
+        to.add("perdure_documents_held", names[one.name], value=one.held)
+        to.most("perdure_dependency_held_seconds", names[one.name], value=down_s)
 
 
 async def _outbox(to: Overall) -> None:
