@@ -151,3 +151,13 @@ def test_an_open_server_is_not_for_others(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8"])
 def test_an_open_server_is_for_this_machine(host: str) -> None:
     check(Serving("m:a", None, host, 3001, 0, True))
+
+
+def test_the_page_with_the_documentation_needs_no_other_host(walked: Server) -> None:
+    client = walked.client()
+    page = client.get("/docs")
+    assert page.status_code == 200
+    assert "https://" not in page.text
+    for file in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert f"/docs/static/{file}" in page.text
+        assert client.get(f"/docs/static/{file}").status_code == 200

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from perdure import __version__
 from perdure.api import (
@@ -55,8 +56,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
         settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
         getattr(service.blobs, "temporary", None),
     )  # fmt: skip
-    app = FastAPI(
-        title="Perdure", version=__version__, summary=SUMMARY, description=ABOUT, lifespan=life,
+    app = FastAPIOffline(  # its page needs no other host
+        redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY, description=ABOUT, lifespan=life,
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service, app.state.streams, app.state.limits = service, 0, limits
