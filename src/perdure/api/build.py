@@ -57,7 +57,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
         getattr(service.blobs, "temporary", None),
     )  # fmt: skip
     app = FastAPIOffline(  # its page needs no other host
-        redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY, description=ABOUT, lifespan=life,
+        redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY,
+        description=ABOUT, lifespan=life,
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service, app.state.streams, app.state.limits = service, 0, limits
