@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +43,32 @@ async def restore(
     """Import what is in the file, some lines at a time, in the name of whoever does it."""
     with tempfile.TemporaryDirectory(prefix="perdure-import-") as room, opened(str(source)) as file:
         reading = lines(file, Path(room))
-        batch: list[tuple[Read, Archived]] = []
-        size = 0
-        while (read := await asyncio.to_thread(next, reading, None)) is not None:
-            try:
-                archived = await _archived(read, blobs)
-            except _Refused as refused:
-                yield [Answer(read.number, read.id, f"refused: {refused}")]
-                continue
-            finally:
-                if isinstance(read.content, Path):
-                    read.content.unlink(missing_ok=True)
-            batch.append((read, archived))
-            size += len(archived.document["inline"] or b"") + 4_096 * len(archived.attempts)
-            if len(batch) == BATCH or size > BATCH_BYTES:
+        while some := await asyncio.to_thread(_some, reading):
+            batch: list[tuple[Read, Archived]] = []
+            for read, digest in some:
+                try:
+                    batch.append((read, await _archived(read, digest, blobs)))
+                except _Refused as refused:
+                    yield [Answer(read.number, read.id, f"refused: {refused}")]
+                finally:
+                    if isinstance(read.content, Path):
+                        read.content.unlink(missing_ok=True)
+            if batch:
                 yield await _restore(store, batch, by)
-                batch, size = [], 0
-        if batch:
-            yield await _restore(store, batch, by)
+
+
+def _some(reading: Iterator[Read]) -> list[tuple[Read, str]]:
+    """The next lines, as many as are written together, and the hashes of their content."""
+    some: list[tuple[Read, str]] = []
+    size = 0
+    for read in reading:
+        content = read.content
+        some.append((read, "" if content is None else _hash(content)))
+        size += 0 if read.line is None else 4_096 * len(read.line.attempts)
+        size += len(content) if isinstance(content, bytes) else 0
+        if len(some) == BATCH or size > BATCH_BYTES or isinstance(content, Path):
+            break
+    return some
 
 
 async def _restore(store: SqlStore, batch: list[tuple[Read, Archived]], by: str) -> list[Answer]:
@@ -78,7 +86,7 @@ class _Refused(Exception):
     pass
 
 
-async def _archived(read: Read, blobs: Blobs) -> Archived:
+async def _archived(read: Read, digest: str, blobs: Blobs) -> Archived:
     """What is written for a line; its content is stored already."""
     line = read.line
     if line is None:
@@ -89,7 +97,7 @@ async def _archived(read: Read, blobs: Blobs) -> Archived:
         raise _Refused(f"only dead documents are imported, and this one was {line.state}")
     if read.content is None:
         raise _Refused(f"its content was not exported: {line.content_error or 'there is none'}")
-    if await asyncio.to_thread(_hash, read.content) != line.content_sha256:
+    if digest != line.content_sha256:
         raise _Refused("its content is damaged: it has another hash than it had when it was exported")
     inline: bytes | None = None
     blob: str | None = None

@@ -57,7 +57,10 @@ class Flush:
         kinds: dict[type[Operation], list[tuple[int, Any]]] = {}
         for n, op in enumerate(batch):
             kinds.setdefault(type(op), []).append((n, op))
-        for kind, act in ((Requeue, self.requeue), (Cancel, self.cancel), (Raise, self.raise_)):
+        again = kinds.get(Requeue, [])
+        for (n, _), answer in zip(again, (yield from self.requeue([op for _, op in again])), strict=True):
+            answers[n] = answer
+        for kind, act in ((Cancel, self.cancel), (Raise, self.raise_)):
             for n, op in kinds.get(kind, ()):
                 answers[n] = yield from act(op)
         yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
@@ -287,16 +290,43 @@ class Flush:
         if known and known[0][0] != document.content_hash:
             reason = "its parent has other content for it"
             yield from self.requeue(
-                Requeue(document.org, document.id, document.job, None, "parent", reason, document)
+                [Requeue(document.org, document.id, document.job, None, "parent", reason, document)]
             )
 
     # --- operators' acts -------------------------------------------------------------------------
 
-    def requeue(self, op: Requeue) -> Steps[str]:
-        found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
-        if not found:
+    def requeue(self, ops: Sequence[Requeue]) -> Steps[list[str]]:
+        """Begin a new generation of documents, each named once."""
+        if not ops:
+            return []
+        found = {
+            row[:2]: row[2:] for row in (yield Query(self.sql.DOCUMENT_LOCK, rows=[_key(op) for op in ops]))
+        }
+        answers = []
+        for op in ops:
+            answers.append((yield from self._requeueable(op, found.get(_key(op)))))
+        again = {_key(op): op for op, answer in zip(ops, answers, strict=True) if answer == "requeued"}
+        if not again:
+            return answers
+        for org, id_, generation in sorted((yield Query(self.sql.DOCUMENT_OPEN, rows=list(again)))):
+            op = again[org, id_]
+            self.counting.document(org, found[org, id_][3], found[org, id_][0], "open")
+            self.entries.append(
+                entering.Entry(org, id_, job_key(id_), op.job, generation, op.fresh_from, again=True)
+            )
+            self.told.append(feed.entry(org, self.now_ms, "requeued", id_, generation=generation))
+        yield Query(self.sql.DEAD_DROP, rows=list(again))
+        if contents := [rows.content(op.document_id, op.content) for op in again.values() if op.content]:
+            yield Query(self.sql.DOCUMENT_CONTENT, rows=contents)
+        acts = [(self.now_ms, op.by, "requeue", *key, op.reason) for key, op in again.items()]
+        yield Query(self.sql.ACT_ADD, rows=acts)
+        return answers
+
+    def _requeueable(self, op: Requeue, found: Row | None) -> Steps[str]:
+        """The answer; what is still under way and has other content by now is cut off."""
+        if found is None:
             return "refused: no such document"
-        state, generation, degraded, collection = found[0]
+        state, generation, degraded, _ = found
         if op.name is not None:
             yield Query(self.sql.DOCUMENT_NAME, (op.org, op.document_id, op.name))
         if op.dead_only and state != "dead":
@@ -310,24 +340,14 @@ class Flush:
             yield from self._cut_off(
                 op.org, op.document_id, since, "superseded by a new generation", made_anew
             )
-        self.counting.document(op.org, collection, state, "open")
-        generation = (yield Query(self.sql.DOCUMENT_OPEN, (op.org, op.document_id)))[0][0]
-        yield Query(self.sql.DEAD_DROP, (op.org, op.document_id))
-        if op.content is not None:
-            yield Query(self.sql.DOCUMENT_CONTENT, rows.content(op.document_id, op.content))
-        key = job_key(op.document_id)
-        entry = entering.Entry(op.org, op.document_id, key, op.job, generation, op.fresh_from, again=True)
-        self.entries.append(entry)
-        yield self._act(op.by, "requeue", op.org, op.document_id, op.reason)
-        self.told.append(feed.entry(op.org, self.now_ms, "requeued", op.document_id, generation=generation))
         return "requeued"
 
     def cancel(self, op: Cancel) -> Steps[str]:
-        found = yield Query(self.sql.DOCUMENT_LOCK, (op.org, op.document_id))
+        found = yield Query(self.sql.DOCUMENT_LOCK, rows=[_key(op)])
         if not found:
             return "refused: no such document"
-        if found[0][0] != "open":
-            return f"refused: the document is {found[0][0]}"
+        if (state := found[0][2]) != "open":
+            return f"refused: the document is {state}"
         yield from self._cut_off(op.org, op.document_id, 0, op.reason)
         reason = cleaned(op.reason) or None
         end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
@@ -391,6 +411,10 @@ class Flush:
 def _by_job(numbered: tuple[int, Save | Settle]) -> int:
     """Rows are locked in this order, whoever locks them: two flushes cannot wait for each other."""
     return numbered[1].job.id
+
+
+def _key(op: Requeue | Cancel) -> tuple[str, str]:
+    return op.org, op.document_id
 
 
 def _act_of(op: Requeue | Cancel | Raise) -> tuple[str, str]:

@@ -16,16 +16,12 @@ from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dead import Key
-from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, Dialect
+from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, OLD_DOCUMENT, Dialect
 from perdure.store.reading import Reading
 
 Values = dict[str, Any]
 
-DOCUMENT = (
-    "org", "id", "collection", "pipeline", "kind", "name", "media_type", "content_hash", "size", "inline", "blob",
-    "meta", "dedupe", "parent_id", "state", "generation", "error_code", "error_message", "error_meta", "created_ms",
-    "finished_ms",
-)  # fmt: skip
+DOCUMENT = tuple(OLD_DOCUMENT)
 DEAD = (*NEW_DEAD, "collection", "exhausted")
 JOB = (
     "org", "document_id", "key", "pipeline", "queue", "lane", "stage", "state", "priority", "run_at_ms", "lease_ms",
@@ -96,11 +92,8 @@ class Archive(Reading):
         clock = self.clock.now_ms()
 
         def steps(counting: Counting) -> Steps[tuple[dict[Key, str], int]]:
-            answers: dict[Key, str] = {}
             chunks = 0
-            for key in sorted(set(which)):
-                seen = None if generations is None else generations.get(key)
-                answers[key] = yield from _purgeable(self.sql, key, states, seen, counting)
+            answers = yield from _purgeable(self.sql, sorted(set(which)), states, generations or {}, counting)
             gone = [key for key, answer in answers.items() if answer == "purged"]
             if gone:
                 chunks = yield from _purge(self.sql, gone)
@@ -120,9 +113,7 @@ class Archive(Reading):
         or `exists as ID` where another document is what this one was added as."""
 
         def steps(counting: Counting) -> Steps[list[str]]:
-            answers = []
-            for one in archived:
-                answers.append((yield from _restore(self.sql, one, counting)))
+            answers = yield from _restore(self.sql, archived, counting)
             back = [one.key for one, answer in zip(archived, answers, strict=True) if answer == "imported"]
             yield from _noted(self.sql, self.clock.now_ms(), by, "import", back, "")
             return answers
@@ -145,8 +136,7 @@ def _noted(
 ) -> Steps[None]:
     """An act for each, in the transaction that did it: whoever asks where a document went finds who took it away."""
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
-    for org, id_ in which:
-        yield Query(sql.ACT_ADD, (now_ms, who, verb, org, id_, reason))
+    yield Query(sql.ACT_ADD, rows=[(now_ms, who, verb, org, id_, reason) for org, id_ in which])
 
 
 def _read(
@@ -165,31 +155,41 @@ def _read(
 
 #: News of its end that nobody has heard yet is still told.
 _ONLY = {"outbox": " AND token IS NOT NULL"}
-_OPEN_JOB = "SELECT key FROM job WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL LIMIT 1"
+_OPEN_JOB = "SELECT org, document_id, key FROM job WHERE finished_ms IS NULL AND"
 _OPEN_PARENT = (
-    "SELECT p.id FROM document d JOIN document p ON p.org = d.org AND p.id = d.parent_id "
-    "WHERE d.org = $1 AND d.id = $2 AND p.state = 'open'"
+    "SELECT d.org, d.id, p.id FROM document d JOIN document p ON p.org = d.org AND p.id = d.parent_id "
+    "WHERE p.state = 'open' AND"
 )
 
 
 def _purgeable(
-    sql: Dialect, key: Key, states: tuple[str, ...], seen: int | None, counting: Counting
-) -> Steps[str]:
-    """Locks the document: nobody requeues it before it is gone."""
-    found = yield Query(sql.DOCUMENT_LOCK, key)
-    if not found:
-        return "refused: no such document"
-    state, generation, _, collection = found[0]
-    if state not in states:
-        return f"refused: the document is {'in progress' if state == 'open' else state}"
-    if seen is not None and generation != seen:
-        return "refused: the document has been run again since it was exported"
-    if job := (yield Query(_OPEN_JOB, key)):
-        return f"refused: its job {job[0][0]} has not ended"
-    if parent := (yield Query(_OPEN_PARENT, key)):
-        return f"refused: its parent {parent[0][0]} is in progress and counts it"
-    counting.document(key[0], collection, state, None)
-    return "purged"
+    sql: Dialect, which: Sequence[Key], states: tuple[str, ...], seen: Mapping[Key, int], counting: Counting
+) -> Steps[dict[Key, str]]:
+    """Locks the documents: nobody requeues them before they are gone."""
+    if not which:
+        return {}
+    found = {row[:2]: row[2:] for row in (yield Query(sql.DOCUMENT_LOCK, rows=which))}
+    job_open = f"{_OPEN_JOB} {sql.WHICH.format(t='job', id='document_id')}"
+    jobs = {(org, id_): key for org, id_, key in (yield Query(job_open, rows=which))}
+    parent_open = f"{_OPEN_PARENT} {sql.WHICH.format(t='d', id='id')}"
+    parents = {(org, id_): parent for org, id_, parent in (yield Query(parent_open, rows=which))}
+    answers: dict[Key, str] = {}
+    for key in which:
+        state, generation, _, collection = found.get(key, (None, 0, False, ""))
+        if state is None:
+            answers[key] = "refused: no such document"
+        elif state not in states:
+            answers[key] = f"refused: the document is {'in progress' if state == 'open' else state}"
+        elif seen.get(key, generation) != generation:
+            answers[key] = "refused: the document has been run again since it was exported"
+        elif key in jobs:
+            answers[key] = f"refused: its job {jobs[key]} has not ended"
+        elif key in parents:
+            answers[key] = f"refused: its parent {parents[key]} is in progress and counts it"
+        else:
+            answers[key] = "purged"
+            counting.document(key[0], collection, state, None)
+    return answers
 
 
 def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
@@ -226,31 +226,48 @@ def _insert(table: str, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
 
 
-_DOCUMENT_ADD = f"{_insert('document', DOCUMENT)} ON CONFLICT DO NOTHING RETURNING id"
 _JOB_ADD = _insert("job", JOB)
 _DEAD_ADD = _insert("dead", DEAD)
-_ACT_KNOWN = "SELECT 1 FROM act WHERE target = $1 AND at_ms = $2 AND who = $3 AND verb = $4 AND org = $5"
 
 
 def _row(columns: Sequence[str], values: Values) -> Row:
     return tuple(values[name] for name in columns)
 
 
-def _restore(sql: Dialect, one: Archived, counting: Counting) -> Steps[str]:
-    d = one.document
-    if not (yield Query(_DOCUMENT_ADD, _row(DOCUMENT, d))):
-        same = yield Query(sql.DOCUMENT_SAME, rows=[(0, d["org"], d["pipeline"], d["dedupe"])])
-        known = same[0][1] if same else d["id"]
-        return "exists" if known == d["id"] else f"exists as {known}"
-    counting.document(d["org"], d["collection"], None, d["state"])
-    counting.accepted()
-    yield Query(_JOB_ADD, _row(JOB, one.job or {}))
-    yield Query(_DEAD_ADD, _row(DEAD, one.dead or {}))
-    if one.attempts:
-        yield Query(sql.ATTEMPT_ADD, rows=[_row(ATTEMPT, attempt) for attempt in one.attempts])
-    for act in one.acts:
-        known = yield Query(_ACT_KNOWN, (d["id"], act["at_ms"], act["who"], act["verb"], d["org"]))
-        if not known:
-            what = (act["at_ms"], act["who"], act["verb"], d["org"], d["id"], act["reason"])
-            yield Query(sql.ACT_ADD, what)
-    return "imported"
+def _restore(sql: Dialect, archived: Sequence[Archived], counting: Counting) -> Steps[list[str]]:
+    documents = [_row(DOCUMENT, one.document) for one in archived]
+    new = set((yield Query(sql.DOCUMENT_RESTORE, rows=documents)))
+    back, others = [], []
+    for n, one in enumerate(archived):
+        if one.key in new:
+            back.append(one)
+            new.discard(one.key)  # the same one again exists already
+        else:
+            others.append(n)
+    same = [(n, *(archived[n].document[name] for name in ("org", "pipeline", "dedupe"))) for n in others]
+    known: dict[int, str] = dict((yield Query(sql.DOCUMENT_SAME, rows=same)))
+    answers = ["imported"] * len(archived)
+    for n in others:
+        id_ = archived[n].document["id"]
+        answers[n] = "exists" if known.get(n, id_) == id_ else f"exists as {known[n]}"
+    for one in back:
+        counting.document(one.key[0], one.document["collection"], None, one.document["state"])
+    counting.accepted(len(back))
+    yield Query(_JOB_ADD, rows=[_row(JOB, one.job or {}) for one in back])
+    yield Query(_DEAD_ADD, rows=[_row(DEAD, one.dead or {}) for one in back])
+    yield Query(sql.ATTEMPT_ADD, rows=[_row(ATTEMPT, attempt) for one in back for attempt in one.attempts])
+    yield from _acts(sql, back)
+    return answers
+
+
+def _acts(sql: Dialect, back: Sequence[Archived]) -> Steps[None]:
+    """What was done to them, as far as it is not known here."""
+    known = yield from _read(sql, "act", ACT, [one.key for one in back if one.acts], "target")
+    new: list[Row] = []
+    for one in back:
+        there = {(act["at_ms"], act["who"], act["verb"]) for act in known[one.key]}
+        for act in one.acts:
+            if (what := (act["at_ms"], act["who"], act["verb"])) not in there:
+                there.add(what)
+                new.append((*what, *one.key, act["reason"]))
+    yield Query(sql.ACT_ADD, rows=new)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.core.frozen import frozen
-from perdure.core.model import Job, job_key
+from perdure.core.model import Job
 from perdure.store import rows
 from perdure.store.base import Query, Steps
+from perdure.store.dialect import JOB_COLUMNS
 from perdure.store.reading import Reading
 from perdure.store.records import Cause, DeadRecord
 
@@ -132,10 +133,9 @@ class DeadLetters(Reading):
         """Their main jobs as they stand, those that are kept."""
 
         def steps() -> Steps[dict[Key, Job]]:
-            found: dict[Key, Job] = {}
-            for org, id_ in which:
-                for row in (yield Query(self.sql.JOB_AT, (org, id_, job_key(id_)))):
-                    found[org, id_] = rows.job(row)
-            return found
+            chosen = self.sql.WHICH.format(t="j", id="document_id")
+            main = f"SELECT {JOB_COLUMNS} FROM job j WHERE {chosen} AND j.key = 'doc-' || j.document_id"
+            jobs = map(rows.job, (yield Query(main, rows=which)))
+            return {(job.org, job.document_id): job for job in jobs}
 
         return await self._read(steps)

@@ -52,6 +52,11 @@ NEW_DOCUMENT = {
     "media_type": "text", "content_hash": "text", "size": "bigint", "inline": "bytea", "blob": "text",
     "meta": "bytea", "dedupe": "text", "parent_id": "text", "created_ms": "bigint",
 }  # fmt: skip
+#: a document as it left the store
+OLD_DOCUMENT = NEW_DOCUMENT | {
+    "state": "text", "generation": "int", "error_code": "text", "error_message": "text", "error_meta": "text",
+    "finished_ms": "bigint",
+}  # fmt: skip
 NEW_JOB = {
     "org": "text", "key": "text", "document_id": "text", "pipeline": "text", "queue": "text", "lane": "text",
     "stage": "text", "state": "text", "priority": "int", "vt": "double precision", "run_at_ms": "bigint",
@@ -141,6 +146,14 @@ FINISH_ATTEMPT = (
     "{job}generation, {job}claims, {job}attempts, TRUE, {r}token, {r}stage, {r}worker, {job}claimed_ms, $1, 'done', "
     f"'{WHY_DONE}', {{r}}requests "
 )
+#: A new generation begins.
+OPEN_DOCUMENT = (
+    "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
+    "error_meta = NULL, generation = generation + 1, degraded = degraded AND EXISTS (SELECT 1 FROM job j "
+    "WHERE j.org = document.org AND j.document_id = document.id AND j.finished_ms IS NULL "
+    f"AND j.key LIKE '%/{REPAIR}%')"
+)
+LOCK_DOCUMENT = "SELECT d.org, d.id, d.state, d.generation, d.degraded, d.collection FROM document d"
 FINISH_DOCUMENT = (
     "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
     "error_meta = NULL "
@@ -378,14 +391,6 @@ class Dialect(CountingSql, ABC):
         "error_meta = $7 "
         "WHERE org = $1 AND id = $2 RETURNING org, collection, state"
     )
-    DOCUMENT_OPEN = (
-        "UPDATE document SET state = 'open', finished_ms = NULL, error_code = NULL, error_message = NULL, "
-        "error_meta = NULL, generation = generation + 1, "
-        "degraded = degraded AND EXISTS (SELECT 1 FROM job j WHERE j.org = $1 AND j.document_id = $2 "
-        f"AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%') "
-        "WHERE org = $1 AND id = $2 RETURNING generation"
-    )
-    DEAD_DROP = "DELETE FROM dead WHERE org = $1 AND document_id = $2"
     DOCUMENT_DEGRADED = (
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
@@ -580,7 +585,10 @@ class Dialect(CountingSql, ABC):
     MIGRATED: str
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
-    DOCUMENT_LOCK: str
+    DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether it is degraded, collection
+    DOCUMENT_OPEN: str  # answers organisation, id, generation
+    DOCUMENT_RESTORE: str
+    DEAD_DROP: str
     STATUSES: str
     JOBS_OPEN: str
     ITEMS_SAVED: str

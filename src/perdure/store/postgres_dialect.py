@@ -22,6 +22,7 @@ from perdure.store.dialect import (
     IN_SERVICE,
     JOB_COLUMNS,
     LEND_SET,
+    LOCK_DOCUMENT,
     NEW_ATTEMPT,
     NEW_CALL,
     NEW_CHUNK,
@@ -33,6 +34,8 @@ from perdure.store.dialect import (
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
+    OLD_DOCUMENT,
+    OPEN_DOCUMENT,
     RECALL_SET,
     REQUEUE_JOB,
     SAVE_SET,
@@ -103,9 +106,13 @@ class PostgresDialect(Dialect):
         f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
         "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
     )
-    DOCUMENT_LOCK = (
-        "SELECT state, generation, degraded, collection FROM document WHERE org = $1 AND id = $2 FOR UPDATE"
+    WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+    DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')} ORDER BY d.org, d.id FOR UPDATE"
+    DOCUMENT_OPEN = (
+        f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
+    DOCUMENT_RESTORE = _insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')}"
     STATUSES = (
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
@@ -158,7 +165,6 @@ class PostgresDialect(Dialect):
         f"SELECT {', '.join(f'r.{name}' for name in NEW_DEAD)}, d.collection "
         f"FROM {_unnest(NEW_DEAD)} JOIN document d ON d.org = r.org AND d.id = r.document_id"
     )
-    WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)

@@ -25,6 +25,7 @@ from perdure.store.dialect import (
     IN_SERVICE,
     JOB_COLUMNS,
     LEND_SET,
+    LOCK_DOCUMENT,
     NEW_ATTEMPT,
     NEW_CALL,
     NEW_CHUNK,
@@ -36,6 +37,8 @@ from perdure.store.dialect import (
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
+    OLD_DOCUMENT,
+    OPEN_DOCUMENT,
     RECALL_SET,
     REQUEUE_JOB,
     SAVE_SET,
@@ -79,7 +82,13 @@ class SqliteDialect(Dialect):
     )
     FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
     DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
-    DOCUMENT_LOCK = "SELECT state, generation, degraded, collection FROM document WHERE org = $1 AND id = $2"
+    WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
+    DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')}"
+    DOCUMENT_OPEN = (
+        f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
+    )
+    DOCUMENT_RESTORE = _insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')}"
     STATUSES = Dialect.STATUS
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE id > $2"
@@ -99,7 +108,6 @@ class SqliteDialect(Dialect):
         f"SELECT {', '.join(f'${n}' for n in range(1, len(NEW_DEAD) + 1))}, d.collection "
         "FROM document d WHERE d.org = $1 AND d.id = $2"
     )
-    WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
     SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
