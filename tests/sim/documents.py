@@ -51,7 +51,7 @@ PIPELINES = (books, after, notes, scans, errands, leaflets)
 #: Pipeline → characters of its documents. The last ones of each always end badly.
 CHARACTERS = {
     "books": (
-        "plain", "plain", "parent", "slow@one", "flaky@one", "flaky@two",
+        "plain", "plain", "parent", "parent", "slow@one", "flaky@one", "flaky@two",
         "rude@two", "late@one", "needy@three", "shaky@two", "shaky@three", "failing@one", "failing@two", "broken@one",
         "broken@three", "poison@one", "poison@two", "poison@three",
     ),
@@ -181,7 +181,8 @@ async def three(doc: Document, two: list[int], ctx: Context) -> Result[int]:
     number = await _run(ctx, "three")
     spawn: list[Any] = [after.job(doc)]
     if doc.name == "parent":
-        spawn.append(books.child("child", text="child", name="plain"))
+        text = f"child of generation {ctx.generation}"
+        spawn.append(books.child("child", text=text, name="plain", refresh=True))
     return Result(
         number, spawn=spawn, sql=_effect(doc, ctx, "three"), chunks=chunks_of(doc.id, ctx.generation)
     )

@@ -125,6 +125,7 @@ class Flush:
         yield from self.freed(kept)
         yield from self.kept(kept)
         yield from self.ended(ended)
+        yield from self.spawned(kept)
         late = [n for n, _ in saves] + [n for n, op in settles if op.ours]
         if refused := len(set(late) - accepted):
             yield Query(sql.WORKER_FENCED, (self.client, refused))
@@ -177,7 +178,7 @@ class Flush:
             self.keys |= {job.limit_key for job in free if job.limit_key is not None}
 
     def kept(self, saves: Sequence[Save]) -> Steps[None]:
-        """Outputs, items, rows, chunks and children of accepted saves."""
+        """Outputs, items, rows, chunks and follow-up jobs of accepted saves."""
         sql, now_ms = self.sql, self.now_ms
         if outputs := [rows.saved(s.job, s.output, now_ms) for s in saves if s.output]:
             yield Query(sql.SAVED_ADD, rows=outputs)
@@ -194,13 +195,16 @@ class Flush:
             yield Query(sql.EMITTED_STALE, rows=stale)
         if found := [s for s in saves if s.chunks is not None or s.connections is not None]:
             self.superseded += yield from indexing.index(sql, found, now_ms)
-        if documents := [d for s in saves for d in s.documents]:
-            yield from self.insert(documents)
         for save in saves:
             for job in save.jobs:
                 self.entries.append(entering.follow_up(save.job, job))
             for statement, params in save.sql:
                 yield Query(statement, params)
+
+    def spawned(self, saves: Sequence[Save]) -> Steps[None]:
+        """Their children, after all that ends: one that has other content by now may end in this very flush."""
+        if documents := [d for s in saves for d in s.documents]:
+            yield from self.insert(documents)
 
     def degraded(self, save: Save) -> Steps[None]:
         """Mark a document whose stage fell back, and take the mark away when that has been made good."""
