@@ -147,6 +147,30 @@ def test_what_falls_due_is_promoted_in_one_sweep_however_many(store_url: str) ->
         assert sweep(app).promoted == 1_100
 
 
+def test_more_old_rows_than_go_at_once_are_pruned_soon_and_the_balance_is_looked_at_each_minute(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "PROMOTE_BATCH", 1)
+    monkeypatch.setattr(sweeper, "PRUNE_ROUNDS", 3)
+    monkeypatch.setattr(sweeper, "FORGET_BATCH", 1)
+    with trial(books, store=store_url, concurrency=50) as app:
+        app.add_many([{"text": str(n)} for n in range(8)], pipeline=books)
+        drain(app)
+        app.clock.advance(8 * 86_400)
+        looks: list[float] = []
+        look = app.service.store.look
+
+        async def looking() -> Any:
+            looks.append(app.clock.monotonic_s())
+            return await look()
+
+        monkeypatch.setattr(app.service.store, "look", looking)
+        assert [sweep(app).pruned for _ in range(3)] == [3, 3, 2], "the rest has its turn in the next sweep"
+        assert len(looks) == 1
+        left = app._call(app.service.store._rows("SELECT count(*) FROM feed"))
+        assert left == [(5,)], "several batches in a minute"
+
+
 def test_queue_rows_go_by_age_and_count_and_the_documents_stay(store_url: str) -> None:
     with trial(books, store=store_url, concurrency=50) as app:
         app.sweeper = Sweeper(

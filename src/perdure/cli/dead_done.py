@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from perdure.cli.dead_asked import Asked, sure
 from perdure.cli.dead_shown import show_groups
 from perdure.cli.opened import opened
+from perdure.cli.progress import progress
 from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
@@ -234,7 +232,7 @@ async def _followed(
 ) -> tuple[bool, T | None]:  # fmt: skip
     """Run it to its end or to Ctrl-C; whether it was stopped, and what it told last."""
     stop, told = Stop(), None
-    with stop.on_signals(), _bar() as bar:
+    with stop.on_signals(), progress() as bar:
         task = bar.add_task(what, total=None)
         async with aclosing(doing):
             async for told in doing:
@@ -245,13 +243,3 @@ async def _followed(
                 if stop.asked.is_set():
                     break
     return stop.asked.is_set(), told
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-    with bar:
-        yield bar

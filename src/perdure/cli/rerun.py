@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
 from perdure.cli.opened import opened
+from perdure.cli.progress import progress
 from perdure.cli.stop import STOPPED, Stop
 from perdure.errors import InputInvalid
 from perdure.operate.rerun import KEYS, Rerun, RerunOptions
@@ -55,7 +54,7 @@ def run(app: AsyncPerdure, options: RerunOptions, as_json: bool = False) -> int:
 
 async def _rerun(app: AsyncPerdure, options: RerunOptions) -> tuple[bool, Rerun]:
     stop, found = Stop(), Rerun()
-    with stop.on_signals(), _bar() as bar:
+    with stop.on_signals(), progress() as bar:
         task: TaskID | None = None
         async for found in app.rerunning(**options):
             if task is None:  # asked for only now: a mistake is told without a bar
@@ -65,16 +64,6 @@ async def _rerun(app: AsyncPerdure, options: RerunOptions) -> tuple[bool, Rerun]
             if stop.asked.is_set():
                 break
     return stop.asked.is_set(), found
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-    with bar:
-        yield bar
 
 
 def _told(found: Rerun, dry_run: bool) -> str:

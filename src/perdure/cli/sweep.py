@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from perdure.cli.opened import opened
+from perdure.cli.progress import progress
 from perdure.cli.stop import Stop
 from perdure.engine.stuck import StuckRun
 from perdure.operate.sweeping import Sweep
@@ -36,7 +36,7 @@ def run(store: str | None, once: bool, interval_s: float | None, as_json: bool) 
 async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json: bool) -> int:
     after = _pushing(app)
     if once:
-        return await _sweep(app, as_json, sys.stderr.isatty(), after)
+        return await _sweep(app, as_json, True, after)
     stop, every_s = Stop(), interval_s or app.stuck_policy.interval_s
     with stop.on_signals():
         while not stop.asked.is_set():
@@ -57,13 +57,11 @@ def _pushing(app: AsyncPerdure) -> After | None:
     return Pusher(app.settings, app.url, app.store, app.measure().boards[0]).push
 
 
-async def _sweep(app: AsyncPerdure, as_json: bool, progress: bool, after: After | None) -> int:
+async def _sweep(app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: After | None) -> int:
     """One sweep, told; the exit status that it stands for."""
-    with Progress(
-        TextColumn("looking for stuck documents"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not progress,
-    ) as bar:  # fmt: skip
-        task = bar.add_task("", total=await app.store.jobs_there() if progress else None)
+    with progress(bar_wanted) as bar:
+        total = None if bar.disable else await app.store.jobs_there()
+        task = bar.add_task("looking for stuck documents", total=total)
 
         def told(run: StuckRun) -> None:
             bar.update(task, completed=run.looked_at)

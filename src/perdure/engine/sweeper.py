@@ -23,7 +23,7 @@ PROMOTE_BATCH = 500
 RECOVER_BATCH = 1_000  # what one flush takes
 RECOVER_ROUNDS = 10
 PRUNE_ROUNDS = 10
-CALLS_BATCH = 10_000
+FORGET_BATCH = 10_000
 SERVER_YOUNG_S = 10.0
 DAY_MS = 86_400_000
 
@@ -76,7 +76,7 @@ class Sweeper:
         self.retention = retention or Retention()
         self.server_young_s = server_young_s
         self.stuck = StuckSweep(store, events, stuck)
-        self._pruned_s = -1e9
+        self._pruned_s = self._looked_s = -1e9
 
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
@@ -84,7 +84,10 @@ class Sweeper:
         await self._do(swept, (self._recover, self._gather, self._promote, self._lend, self._refill))
         if monotonic_s - self._pruned_s >= self.retention.every_s:
             self._pruned_s = monotonic_s
-            await self._do(swept, (self._prune, self._look, self._forget))
+            await self._do(swept, (self._prune,))
+        if monotonic_s - self._looked_s >= self.retention.every_s:
+            self._looked_s = monotonic_s
+            await self._do(swept, (self._look, self._forget))
         return swept
 
     async def _do(self, swept: Swept, parts: Iterable[Callable[[Swept], Awaitable[None]]]) -> None:
@@ -133,12 +136,16 @@ class Sweeper:
     async def _look(self, _: Swept) -> None:
         await self.store.look()
 
-    async def _forget(self, _: Swept) -> None:
-        await self.store.forget_clients(DAY_MS)
-        await self.store.forget_calls(self.retention.calls_age_ms, CALLS_BATCH)
-        await self.store.forget_feed(self.retention.feed_age_ms, CALLS_BATCH)
-        await self.store.forget_onces(self.retention.once_age_ms, CALLS_BATCH)
-        await self.store.forget_deliveries(self.retention.feed_age_ms, CALLS_BATCH)
+    async def _forget(self, __: Swept) -> None:
+        store, ages = self.store, self.retention
+        await store.forget_clients(DAY_MS)
+        for forget, age_ms in (
+            (store.forget_calls, ages.calls_age_ms), (store.forget_feed, ages.feed_age_ms),
+            (store.forget_onces, ages.once_age_ms), (store.forget_deliveries, ages.feed_age_ms),
+        ):  # fmt: skip
+            for _ in range(PRUNE_ROUNDS):
+                if await forget(age_ms, FORGET_BATCH) < FORGET_BATCH:
+                    break
 
     async def _gather(self, _: Swept) -> None:
         await self.store.gather(PROMOTE_BATCH)

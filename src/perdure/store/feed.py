@@ -20,7 +20,7 @@ from typing import Any
 from perdure.core.frozen import frozen
 from perdure.core.outcome import Dead, Done, Hold
 from perdure.errors import InputInvalid
-from perdure.store.base import Query, Row, Steps
+from perdure.store.base import Row, Steps
 from perdure.store.operations import Settle
 from perdure.store.text import cleaned
 
@@ -89,6 +89,7 @@ class Feed:
     sql: Any
     _rows: Callable[..., Any]
     _write: Callable[[Callable[[], Steps[Any]]], Any]
+    _forget: Callable[[str, int, int], Any]
     clock: Any
 
     async def feed(self, org: str, after: str = START, limit: int = 100) -> list[Happened]:
@@ -106,11 +107,5 @@ class Feed:
 
     async def forget_feed(self, age_ms: int, limit: int) -> int:
         """Delete what is older, so many at a time; how many that were."""
-        now_ms = self.clock.now_ms()
-
-        def steps() -> Steps[int]:
-            now = (yield Query(self.sql.NOW, (now_ms,)))[0][0]
-            return len((yield Query(FORGET, (now - age_ms, limit))))
-
-        forgotten: int = await self._write(steps)
+        forgotten: int = await self._forget(FORGET, age_ms, limit)
         return forgotten

@@ -113,6 +113,7 @@ class Onces:
     clock: Any
     flusher: Any
     _write: Callable[[Callable[[], Steps[Any]]], Any]
+    _forget: Callable[[str, int, int], Any]
     wake_soon: Callable[[], None]
 
     async def add_once(self, once: Once, documents: Sequence[NewDocument]) -> Answer:
@@ -136,11 +137,5 @@ class Onces:
 
     async def forget_onces(self, age_ms: int, limit: int) -> int:
         """Delete keys that were used longer ago; how many."""
-        now_ms = self.clock.now_ms()
-
-        def steps() -> Steps[int]:
-            now = (yield Query(self.sql.NOW, (now_ms,)))[0][0]
-            return len((yield Query(FORGET, (now - age_ms, limit))))
-
-        forgotten: int = await self._write(steps)
+        forgotten: int = await self._forget(FORGET, age_ms, limit)
         return forgotten

@@ -429,6 +429,16 @@ class SqlStore(
         """As `_write`, where what is changed is counted."""
         return await self._write(counted(self.sql, steps))
 
+    async def _forget(self, statement: str, age_ms: int, limit: int) -> int:
+        """Delete what is older, so many at a time; how many that were."""
+        clock_ms = self.clock.now_ms()
+
+        def steps() -> Steps[int]:
+            now_ms = (yield Query(self.sql.NOW, (clock_ms,)))[0][0]
+            return len((yield Query(statement, (now_ms - age_ms, limit))))
+
+        return await self._write(steps)
+
     async def _change(self, query: Query) -> list[Row]:
         return await self._write(one(query))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
-from perdure.store.base import Query, Row, Steps
+from perdure.store.base import Query, Steps
 from perdure.store.feed import Happened
 from perdure.store.once import keep, known
 from perdure.store.operations import Once
@@ -107,6 +107,7 @@ class Webhooks:
     driver: Any
     _rows: Callable[..., Any]
     _write: Callable[[Callable[[], Steps[Any]]], Any]
+    _forget: Callable[[str, int, int], Any]
 
     async def add_webhook(self, webhook: Webhook, by: str, once: Once | None = None) -> Webhook:
         """Tell it of what happens from its place on. Under a key the one that was made the first time is answered."""
@@ -218,13 +219,8 @@ class Webhooks:
 
     async def forget_deliveries(self, age_ms: int, limit: int) -> int:
         """Delete those that were sent longer ago; dead ones stay until somebody looks."""
-        clock = self.clock.now_ms()
-
-        def steps() -> Steps[list[Row]]:
-            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
-            return (yield Query(FORGET, (now - age_ms, limit)))
-
-        return len(await self._write(steps))
+        forgotten: int = await self._forget(FORGET, age_ms, limit)
+        return forgotten
 
     async def lead_webhooks(self) -> bool:
         """Become, or stay, the one who sends."""
