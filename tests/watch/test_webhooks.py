@@ -126,6 +126,30 @@ def test_a_webhook_that_fails_is_tried_again_under_the_same_id(
     asyncio.run(play())
 
 
+def test_who_leads_and_stands_still_is_not_waited_for(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "NEGLECT_S", 0.3)
+    monkeypatch.setattr(webhooks, "FOLLOW_S", 0.02)
+
+    async def play() -> None:
+        service, frozen = app(store_url), app(store_url)
+        await service.start()
+        await frozen.start()
+        async with Receiver() as receiver:
+            assert await frozen.store.lead_webhooks()
+            await service.add_webhook(receiver.url)
+            await service.add(text="good", pipeline=notes)
+            await service.run_until_idle()
+            assert not await service.store.lead_webhooks()
+            await dispatched(service, lambda: receiver.got)
+            assert len(receiver.got) == 1
+        await frozen.close()
+        await service.close()
+
+    asyncio.run(play())
+
+
 def test_what_is_given_up_is_visible_and_can_be_sent_again(store_url: str) -> None:
     async def play() -> None:
         service = app(store_url)

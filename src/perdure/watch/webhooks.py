@@ -29,6 +29,7 @@ from perdure.watch.signing import HEADER, sign
 
 log = logging.getLogger("perdure.webhooks")
 POLL_S, FOLLOW_S = 1.0, 5.0
+NEGLECT_S = 60.0  # news that nobody has taken up for so long
 BATCH = 100
 AT_ONCE = 4  # per webhook
 TRIES_MAX = 10
@@ -60,6 +61,7 @@ class Dispatcher:
     resolve: Resolve = resolve
     poll_s: float = POLL_S
     _sending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _checked_s: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         """Take the lead when nobody has it; neither the store nor a webhook need be there."""
@@ -67,7 +69,7 @@ class Dispatcher:
             while True:
                 led = False
                 try:
-                    if led := await self.store.lead_webhooks():
+                    if led := await self.store.lead_webhooks() or await self._neglected():
                         await self.turn()
                 except StoreError:
                     led = False
@@ -79,6 +81,17 @@ class Dispatcher:
                 task.cancel()
             with suppress(PerdureError, OSError):
                 await self.store.leave_webhooks()
+
+    async def _neglected(self) -> bool:
+        """Whether whoever leads stands still, frozen with the lock in hand; looked at now and then."""
+        if time.monotonic() - self._checked_s < NEGLECT_S:
+            return False
+        self._checked_s, now_ms = time.monotonic(), await self.store.now_ms()
+        for webhook in await self.store.webhooks():
+            news = await self.store.feed(webhook.org, webhook.place, 1)
+            if news and now_ms - news[0].at_ms >= NEGLECT_S * 1000:
+                return True
+        return False
 
     async def turn(self) -> None:
         """Make deliveries of what happened, and begin to send what is due; a webhook at work is left to it."""
