@@ -142,6 +142,14 @@ def test_counters_are_counted_anew_where_that_is_asked_for(app: Perdure) -> None
     assert app.audit().clean
 
 
+def test_the_sum_is_of_the_rows_whatever_the_counters_say(app: Perdure) -> None:
+    worked(app)
+    execute(app, "UPDATE counter SET n = n + 7 WHERE subject = 'document'")
+    audit = app.audit()
+    assert sum(audit.states.values()) + audit.balance.purged == audit.balance.accepted
+    assert audit.difference == 0
+
+
 def test_what_is_purged_is_no_loss(app: Perdure) -> None:
     _, bad, _ = worked(app)
     assert app._call(app.service.store.purge([("default", bad)])) == {("default", bad): "purged"}

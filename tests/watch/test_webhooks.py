@@ -162,6 +162,7 @@ def test_what_is_given_up_is_visible_and_can_be_sent_again(store_url: str) -> No
             dead = await service.deliveries(state="dead")
             assert [(d.status_code, d.error, d.webhook) for d in dead] == [(404, "answered 404", hook.id)]
             assert await service.retry_deliveries(org="zeta") == 0
+            assert await service.acts(verb="webhook-retry") == [], "nothing was done"
             assert await service.retry_deliveries() == 1
             await dispatched(service, lambda: len(receiver.got) == 2)
             assert [d.state for d in await service.deliveries()] == ["sent"]

@@ -122,8 +122,15 @@ def retry(
 ) -> None:
     """Send again what was given up."""
     from perdure.cli.opened import opened
+    from perdure.errors import InputInvalid
 
     async def act(app: AsyncPerdure) -> None:
-        print(f"{await app.retry_deliveries(id_, org=org, who=who)} deliveries are sent again")
+        number = await app.retry_deliveries(id_, org=org, who=who)
+        if not number and id_ is not None:
+            message = (
+                f"there is no dead delivery {id_} here; `perdure webhook deliveries --state dead` lists them"
+            )
+            raise InputInvalid(message, code="delivery_unknown")
+        print(f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again")
 
     opened(store, act)

@@ -110,14 +110,14 @@ class Auditing:
         for id_ in await self.store.lost_jobs():
             findings.add("running in no worker", id_)
         tell(Progress("counters", 0))
-        for key, (said, there) in (await self.store.miscounted()).items():
+        reckoned = await self.store.reckoned()
+        for key, (said, there) in reckoned.miscounted.items():
             findings.add("counters that are wrong", f"{' '.join(filter(None, key))}: {said}, not {there}")
-        balance = await self.store.look()
-        if balance.difference:
-            name = "accepted and not there" if balance.difference > 0 else "there and never accepted"
-            findings.add(name, "", abs(balance.difference))
+        if difference := reckoned.balance.difference:
+            name = "accepted and not there" if difference > 0 else "there and never accepted"
+            findings.add(name, "", abs(difference))
         checks = findings.checks()
-        audit = Audit(balance, (await self.store.counts()).states(), checks, looked_at, recount)
+        audit = Audit(reckoned.balance, reckoned.states, checks, looked_at, recount)
         await self.store.remember_audit(sum(c.found for c in checks if c.name not in LEFTOVERS))
         return audit
 

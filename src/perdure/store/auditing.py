@@ -7,12 +7,13 @@ counters where that is asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.store.base import Driver, Query, Row, Steps
-from perdure.store.counting import Key, miscounted, recount
+from perdure.store.counting import Key, compared, differing, recount
 from perdure.store.reading import Reading
 
 PAGE = 5_000
@@ -66,6 +67,15 @@ class Balance:
 
 
 @frozen
+class Reckoned:
+    """The balance, documents by state, and where the counters are wrong (what they say, what is there)."""
+
+    balance: Balance
+    states: dict[str, int]
+    miscounted: dict[Key, tuple[int, int]]
+
+
+@frozen
 class Audited:
     """The last look: at the balance alone (each minute), and at everything."""
 
@@ -73,6 +83,11 @@ class Audited:
     looked_ms: int | None = None
     problems: int | None = None  # of the last whole audit
     audited_ms: int | None = None
+
+
+def _balance(found: list[Row]) -> Balance:
+    accepted, documents, purged = found[0]
+    return Balance(int(accepted), documents, int(purged))
 
 
 class Auditing(Reading):
@@ -83,13 +98,12 @@ class Auditing(Reading):
 
     async def balance(self) -> Balance:
         """At one moment, with the documents themselves counted."""
-        accepted, documents, purged = (await self._rows(BALANCE))[0]
-        return Balance(int(accepted), documents, int(purged))
+        return _balance(await self._rows(BALANCE))
 
     async def look(self) -> Balance:
         """The balance, remembered."""
         found = await self.balance()
-        await self._remember(audit_difference=found.difference, audit_looked_ms=await self.now_ms())
+        await self._look(found)
         return found
 
     async def audited(self) -> Audited:
@@ -118,13 +132,28 @@ class Auditing(Reading):
     async def blobs_named(self, table: str, after: str) -> list[str]:
         return [row[0] for row in await self._rows(BLOBS.format(table=table), after)]
 
-    async def miscounted(self) -> dict[Key, tuple[int, int]]:
-        """Where the counters are wrong: what they say, and what is there."""
-        return await self.driver.snapshot(lambda: miscounted(self.sql))
+    async def reckoned(self) -> Reckoned:
+        """Everything counted at one moment, from the rows themselves; the balance is remembered."""
+
+        def steps() -> Steps[Reckoned]:
+            pairs = yield from compared(self.sql)
+            balance = _balance((yield Query(BALANCE)))
+            states: Counter[str] = Counter()
+            for (subject, *_, state), (_, there) in pairs.items():
+                if subject == "document":
+                    states[state] += there
+            return Reckoned(balance, dict(states), differing(pairs))
+
+        found: Reckoned = await self.driver.snapshot(steps)
+        await self._look(found.balance)
+        return found
 
     async def recount(self) -> None:
         """Count anew what is there; whoever changes something waits meanwhile."""
         await self._write(lambda: recount(self.sql))
+
+    async def _look(self, found: Balance) -> None:
+        await self._remember(audit_difference=found.difference, audit_looked_ms=await self.now_ms())
 
     async def _remember(self, **values: int) -> None:
         def steps() -> Steps[None]:

@@ -107,14 +107,23 @@ def folded(sql: Dialect, client: int) -> Steps[None]:
     yield Query(sql.COUNT_DROP, (client,))
 
 
-def miscounted(sql: Dialect) -> Steps[dict[Key, tuple[int, int]]]:
-    """Where the counters are wrong: what they say, and what is there. To be read at one moment."""
+def compared(sql: Dialect) -> Steps[dict[Key, tuple[int, int]]]:
+    """What the counters say, and what is there. To be read at one moment."""
     said: dict[Any, int] = {tuple(key): n for *key, n in (yield Query(sql.COUNTED)) if key[0] != "accepted"}
     there: dict[Any, int] = {}
     for recount in (sql.RECOUNT_DOCUMENTS, sql.RECOUNT_JOBS):
         there |= {tuple(key): n for *key, n in (yield Query(recount))}
-    pairs = {key: (said.get(key, 0), there.get(key, 0)) for key in sorted({*said, *there})}
+    return {key: (said.get(key, 0), there.get(key, 0)) for key in sorted({*said, *there})}
+
+
+def differing(pairs: dict[Key, tuple[int, int]]) -> dict[Key, tuple[int, int]]:
+    """Where the counters are wrong."""
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def miscounted(sql: Dialect) -> Steps[dict[Key, tuple[int, int]]]:
+    """Where the counters are wrong. To be read at one moment."""
+    return differing((yield from compared(sql)))
 
 
 def recount(sql: Dialect) -> Steps[None]:

@@ -203,9 +203,9 @@ class Webhooks:
         def steps() -> Steps[int]:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
             again = yield Query(AGAIN, (org, id_, now))
-            yield Query(
-                self.sql.ACT_ADD, (now, by, "webhook-retry", org, id_ or "all", f"{len(again)} deliveries")
-            )
+            if again:
+                told = f"{len(again)} deliveries"
+                yield Query(self.sql.ACT_ADD, (now, by, "webhook-retry", org, id_ or "all", told))
             return len(again)
 
         return int(await self._write(steps))
