@@ -91,7 +91,7 @@ def cancel_leaves_the_job() -> Iterator[None]:
         yield
 
 
-@breaks("whole")
+@breaks("whole", "feed")
 def the_end_is_told_later() -> Iterator[None]:
     """The job ends in one transaction, the document in the next."""
     settle_whole, end_whole = SqlStore.settle, rows.document_end
@@ -141,7 +141,7 @@ def postponements_uncounted() -> Iterator[None]:
         yield
 
 
-@breaks("sound")
+@breaks("sound", "budget")
 def stopping_breaks() -> Iterator[None]:
     """A journey that is asked to stop falls over its own feet."""
 
@@ -152,7 +152,7 @@ def stopping_breaks() -> Iterator[None]:
         yield
 
 
-@breaks("whole")
+@breaks("whole", "converges")
 def stopped_passes_for_done() -> Iterator[None]:
     """A worker that is asked to stop reports its jobs as finished."""
     whole = rules.outcome
@@ -225,7 +225,7 @@ def postponements_counted_twice() -> Iterator[None]:
 @breaks("progress")
 def requeue_of_the_living() -> Iterator[None]:
     """A document that is still in progress starts once more."""
-    with sql("DOCUMENT_LOCK", "SELECT state,", "SELECT CASE state WHEN 'open' THEN 'dead' ELSE state END,"):
+    with sql("DOCUMENT_LOCK", "d.state,", "CASE d.state WHEN 'open' THEN 'dead' ELSE d.state END,"):
         yield
 
 
