@@ -22,8 +22,8 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 20, "rerun": 16, "raise_": 5, "pause": 3,
-    "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 8,
+    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 28, "rerun": 22, "raise_": 5, "pause": 3,
+    "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 12,
     "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 5,
 }  # fmt: skip
 #: What `look` and `see` read.
@@ -66,7 +66,7 @@ class Client(Operator):
             meta["key"] = self.rng.choice(("few", "few", "slow"))
         if self.rng.random() < 0.3:
             options["key"] = "again"
-        if self.rng.random() < 0.3 and ENDS[options["name"].partition("@")[0]] is None:
+        if self.rng.random() < 0.7 and ENDS[options["name"].partition("@")[0]] is None:
             options["text"] = "the same"  # whose stages may be saved under another name
         added = await self.app.add(pipeline=pipeline, **options)
         self.world.happened(f"add answered {added.answer}", added.id)

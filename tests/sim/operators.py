@@ -30,7 +30,7 @@ class Operator:
 
     async def requeue_dead(self) -> None:
         how: RequeueOptions = {"reason": "simulated", "fresh": self.rng.random() < 0.3}
-        if dry := self.rng.random() < 0.2:
+        if dry := self.rng.random() < 0.3:
             how["dry_run"] = True
         elif self.rng.random() < 0.3:
             how |= {"canary": 1, "canary_wait_s": 5.0, "canary_ok": 0.5}
