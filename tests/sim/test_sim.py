@@ -23,7 +23,7 @@ from tests.sim.promises import PROMISES
 from tests.sim.run import simulate
 
 SEEDS = int(os.environ.get("SEEDS", "250"))
-CHUNK = 50
+CHUNK = 125
 CAUGHT_WITHIN = 200
 TRACE = "import sys; from tests.sim.test_sim import trace; print(trace(int(sys.argv[1])))"
 
