@@ -179,7 +179,7 @@ REPAIR = "repair-"
 
 def repairs(key: str) -> bool:
     """Whether the job of this key repairs a document."""
-    return key.partition("/")[2].startswith(REPAIR)
+    return "/" in key and key.partition("/")[2].startswith(REPAIR)
 
 
 #: Ends the name of a follow-up job that a repair spawned.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 from contextlib import suppress
 from functools import cache
@@ -44,10 +45,15 @@ def give_back_if_grown() -> None:
 def _resident() -> int:
     """What this process has of memory; 0 where nobody tells."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
+        return int(os.pread(_statm(os.getpid()), 100, 0).split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
+
+
+@cache
+def _statm(_pid: int) -> int:
+    """Opened once a process: that takes longer than to read it, and a fork would read its parent's."""
+    return os.open("/proc/self/statm", os.O_RDONLY)
 
 
 @cache

@@ -147,7 +147,8 @@ class Stage(Generic[P, R]):
     @property
     def lane(self) -> str:
         """Where its jobs stand; no document is held for a stage that has a fallback."""
-        return "" if self.substitute is not None else lane_of(self.needs)
+        needs = self.needs
+        return lane_of(needs) if needs and self.substitute is None else ""
 
     @property
     def target(self) -> str:

@@ -192,7 +192,6 @@ CREATE TABLE feed (
   data text NOT NULL
 );
 CREATE INDEX feed_org ON feed (org, change, number);
-CREATE INDEX feed_at ON feed (at_ms);
 
 -- Who is told of what happens (events of the feed, from `place` on), and every delivery of that.
 CREATE TABLE webhook (
@@ -272,6 +271,7 @@ CREATE TABLE dead (
   UNIQUE (document_id, org)
 );
 CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
+CREATE INDEX dead_code ON dead (error_code, died_ms, org, document_id);
 CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.

@@ -184,7 +184,6 @@ CREATE TABLE feed (
   org text NOT NULL, at_ms integer NOT NULL, name text NOT NULL, document_id text NOT NULL, data text NOT NULL
 );
 CREATE INDEX feed_org ON feed (org, change, number);
-CREATE INDEX feed_at ON feed (at_ms);
 
 -- Who is told of what happens (events of the feed, from `place` on), and every delivery of that.
 CREATE TABLE webhook (
@@ -265,6 +264,7 @@ CREATE TABLE dead (
 ) WITHOUT ROWID;
 -- With all that groups are chosen by, so that they are counted without a look at the rows.
 CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id, collection, pipeline, queue, stage, error_type, error_code);
+CREATE INDEX dead_code ON dead (error_code, died_ms, org, document_id);
 CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
