@@ -77,6 +77,17 @@ def test_a_requeue_tells_how_far_it_is(server: Server) -> None:
     assert lines[-1]["requeued"] == 5
 
 
+def test_what_takes_long_is_told_line_by_line_or_not_begun(server: Server) -> None:
+    filled(server)
+    client = server.client("acme")
+    slow = client.post("/v3/dead/requeue", json={"all": True, "rate": 0.01})
+    assert (slow.status_code, slow.json()["code"]) == (422, "stream_needed")
+    flag = client.post("/v3/dead/requeue", json={"all": True, "canary": True})
+    assert (flag.status_code, flag.json()["code"]) == (422, "request_invalid")
+    assert len(client.get("/v3/dead").json()["documents"]) == 5
+    assert client.post("/v3/dead/requeue", json={"all": True, "rate": 100}).json()["requeued"] == 5
+
+
 def test_an_export_can_be_imported_after_a_purge(
     server: Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

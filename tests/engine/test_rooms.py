@@ -82,8 +82,8 @@ def test_one_that_is_cleared_out_while_it_is_made_is_made_again(
     made = tempfile.mkdtemp
     cleared: list[int] = []
 
-    def meddled(prefix: str) -> str:
-        room = made(prefix=prefix)
+    def meddled(prefix: str, dir: Path | None) -> str:
+        room = made(prefix=prefix, dir=dir)
         if not cleared:
             cleared.append(rooms.clear_out())
         return room

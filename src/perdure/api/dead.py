@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from perdure.api.caller import Caller, Operator, Reader, Writer
 from perdure.api.problems import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, DocumentId, Service
-from perdure.api.views import Text
-from perdure.operate.choosing import Choice, DeadOptions
+from perdure.api.views import Number, Text, Whole
+from perdure.operate.choosing import Choice, DeadOptions, count
 from perdure.operate.dead import Inspected
 from perdure.operate.groups import Group
 from perdure.operate.requeue import RequeueOptions
@@ -26,6 +26,7 @@ from perdure.service import AsyncPerdure
 from perdure.store.records import DeadRecord
 
 router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS)
+PLAIN_WAIT_S = 25  # that somebody who is told nothing meanwhile waits for canaries
 IdList = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1000)]
 
 
@@ -72,13 +73,18 @@ class RequeueMeant(Meant):
 
     fresh: bool = Field(default=False, description="From the beginning, instead of where each died.")
     dry_run: bool = False
-    canary: int = Field(
+    canary: Whole = Field(
         default=0, ge=0, le=100_000, description="So many first; the rest only if they are done."
     )
-    canary_ok: float = Field(default=1.0, gt=0, le=1)
-    canary_wait_s: float = Field(default=600, gt=0, le=86_400)
-    rate: float | None = Field(default=None, gt=0, le=100_000, description="At most so many a second.")
-    limit: int | None = Field(default=None, ge=1)
+    canary_ok: Number = Field(default=1.0, gt=0, le=1)
+    canary_wait_s: Number = Field(
+        default=600,
+        gt=0,
+        le=86_400,
+        description=f"Not longer than {PLAIN_WAIT_S} s without `application/x-ndjson`.",
+    )
+    rate: Number | None = Field(default=None, gt=0, le=100_000, description="At most so many a second.")
+    limit: Whole | None = Field(default=None, ge=1, le=10_000_000)
     reason: Text = ""
 
 
@@ -131,11 +137,19 @@ async def requeue(request: Request, service: Service, caller: Writer, meant: Req
     """Run them again with fresh attempts. Asked for `application/x-ndjson` it tells how far it is, line by line;
     whoever hangs up stops it, and the same request goes on where it stopped."""
     choice = await service.choose(meant.ids, **meant.chosen(caller))
+    wait_s = meant.canary_wait_s if _streams(request) else min(meant.canary_wait_s, PLAIN_WAIT_S)
     how: RequeueOptions = {
         "fresh": meant.fresh, "dry_run": meant.dry_run, "canary": meant.canary, "canary_ok": meant.canary_ok,
-        "canary_wait_s": meant.canary_wait_s, "rate": meant.rate, "limit": meant.limit, "reason": meant.reason,
+        "canary_wait_s": wait_s, "rate": meant.rate, "limit": meant.limit, "reason": meant.reason,
         "who": caller.who,
     }  # fmt: skip
+    if meant.rate is not None and not meant.dry_run and not _streams(request):
+        number = min(await count(service.store, choice), meant.limit or 10_000_000)
+        if number > meant.rate * PLAIN_WAIT_S:
+            raise Refused(
+                422, "stream_needed", f"at this rate {number} documents take longer than {PLAIN_WAIT_S} s; ask with "
+                f"Accept: {NDJSON} and be told how far it is",
+            )  # fmt: skip
     return await _told(request, service.requeuing(choice, how))
 
 
@@ -174,9 +188,13 @@ async def _lines(service: AsyncPerdure, choice: Choice, who: str) -> AsyncIterat
                 page.truncate()
 
 
+def _streams(request: Request) -> bool:
+    return NDJSON in request.headers.get("accept", "")
+
+
 async def _told(request: Request, doing: Any) -> Response:
     """What a verb tells: all steps as lines, or what came of it in the end."""
-    if NDJSON in request.headers.get("accept", ""):
+    if _streams(request):
         return StreamingResponse(_steps(doing), media_type=NDJSON)
     answers: list[Any] = []
     told: Any = None

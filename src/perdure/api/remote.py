@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Writer
 from perdure.api.shared import PROBLEMS, DocumentId, Service, acted
-from perdure.api.views import Acted, Text
+from perdure.api.views import Acted, Number, Text
 
 router = APIRouter(prefix="/v3/documents/{id}/remote", tags=["remote stages"], responses=PROBLEMS)
 
@@ -34,7 +34,7 @@ class FailedStage(Answered):
     code: Annotated[str, Field(max_length=100)] = "remote_failed"
     message: Text = ""
     retryable: bool = True
-    retry_after_s: float | None = Field(default=None, ge=0, le=31_536_000, allow_inf_nan=False)
+    retry_after_s: Number | None = Field(default=None, ge=0, le=31_536_000, allow_inf_nan=False)
 
 
 @router.post("/finish", response_model=Acted)

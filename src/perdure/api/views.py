@@ -11,6 +11,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from perdure.store.records import Attempt, Status
 
 Text = Annotated[str, StringConstraints(max_length=1000)]
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+Number = Annotated[float, BeforeValidator(_no_flag)]
 Moment = Annotated[datetime, BeforeValidator(lambda value: _written(value))]
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 EXAMPLE_ID = "01970a5e-5c1b-7d34-a7ce-6f0a2d3c9b11"
@@ -50,10 +60,10 @@ class Asked(BaseModel):
         default=None, description="Its identity: other content under a known key takes its place."
     )
     dedupe: bool = Field(default=True, description="Whether equal content is answered by `exists`.")
-    priority: int = Field(default=0, ge=-100, le=100)
+    priority: Whole = Field(default=0, ge=-100, le=100)
     run_at: Moment | None = Field(default=None, description="Not before; with a time zone.")
-    delay_s: float = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
-    attempts: int | None = Field(default=None, ge=1, le=10_000)
+    delay_s: Number = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
+    attempts: Whole | None = Field(default=None, ge=1, le=10_000)
 
 
 class NewDocument(Asked):
@@ -211,13 +221,13 @@ class RequeueAct(Act):
         default=None, description="Run again from here on, although it was saved."
     )
     at: Moment | None = Field(default=None, description="Not before; with a time zone.")
-    delay_s: float = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
+    delay_s: Number = Field(default=0, ge=0, le=316_000_000, allow_inf_nan=False)
 
 
 class PriorityAct(Act):
     """Another place in the queue."""
 
-    priority: int = Field(ge=-100, le=100, examples=[10])
+    priority: Whole = Field(ge=-100, le=100, examples=[10])
 
 
 class Acted(BaseModel):
