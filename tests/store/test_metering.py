@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
@@ -102,6 +104,14 @@ async def test_those_that_are_called_the_same_are_added_up_or_the_worst_is_told(
     await world.store.pause("b", True, "ann", "")
     found = await Overall(world.store, Board.private()).read()
     assert (found["perdure_queue_paused", "a"], found["perdure_queue_paused", "other"]) == (0, 1)
+
+
+async def test_what_is_counted_of_a_collection_begins_at_0_before_anything_happens(world: World) -> None:
+    await world.add(replace(document(), collection="invoices"))
+    board = Board.private()
+    await Overall(world.store, board).read()
+    for name in ("retry_job_documents_max_retries_exceeded_total", "retry_job_documents_requeued_total"):
+        assert board.read()[name, "invoices"] == 0
 
 
 async def test_counts_of_a_host_add_up_and_are_its_own(world: World) -> None:

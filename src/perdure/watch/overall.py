@@ -15,27 +15,40 @@ from collections.abc import Awaitable, Callable, Iterable
 from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
 from perdure.watch.board import Board, Key
-from perdure.watch.metrics import BY_NAME, COLLECTIONS, JOB_STATES, LABEL_VALUES_MAX, OTHER, STATES, label
+from perdure.watch.metrics import (
+    BY_NAME,
+    COLLECTIONS,
+    JOB_STATES,
+    LABEL_VALUES_MAX,
+    METRICS,
+    OTHER,
+    STATES,
+    label,
+)
 
 FRESH_S = 3.0
 PATIENCE_S = 5.0
 _log = logging.getLogger("perdure.metrics")
+
+PER_COLLECTION = [
+    metric.name for metric in METRICS if metric.of == "process" and metric.labels == ("collection",)
+]
 
 #: Reads one part of the store and notes what it finds.
 Part = Callable[["Overall"], Awaitable[None]]
 
 
 class Overall:
-    """The store's own numbers, kept for a few seconds."""
+    """The store's own numbers, kept for a few seconds; what goes wrong with them is counted on `board`."""
 
-    def __init__(self, store: SqlStore, errors: Board) -> None:
+    def __init__(self, store: SqlStore, board: Board) -> None:
         self.store = store
-        self.errors = errors
+        self.board = board
         self.found: dict[Key, float] = {}
         self._lock = asyncio.Lock()
         self._read_s = -FRESH_S
         for part in PARTS:
-            errors.start("perdure_scrape_errors_total", part)
+            board.start("perdure_scrape_errors_total", part)
 
     async def read(self) -> dict[Key, float]:
         """All of them, at most a few seconds old; those of a part that fails are missing."""
@@ -52,7 +65,7 @@ class Overall:
             async with asyncio.timeout(PATIENCE_S):
                 await part(self)
         except Exception as error:  # whatever it was, the other numbers are wanted all the same
-            self.errors.add("perdure_scrape_errors_total", name)
+            self.board.add("perdure_scrape_errors_total", name)
             _log.warning("metrics of %s could not be read: %s", name, error or type(error).__name__)
 
     def start(self, name: str) -> None:
@@ -91,6 +104,8 @@ async def _counts(to: Overall) -> None:
     for (_, collection), states in counts.documents.items():
         for state in STATES:
             to.add("perdure_documents", collections[collection], state, value=states.get(state, 0))
+        for metric in PER_COLLECTION:  # what is counted of a collection of somebody's own begins at 0 as well
+            to.board.start(metric, collections[collection])
     to.start("perdure_documents_open")
     for state, count in counts.live.items():
         to.put("perdure_documents_open", state, value=count)
