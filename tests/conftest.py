@@ -65,6 +65,15 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ[SERVER_VARIABLE] = config.stash[_session].enter_context(postgres_server())
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long and only repeats itself on PostgreSQL is left to the long runs there."""
+    for item in items:
+        store = getattr(item, "callspec", None) and item.callspec.params.get("store_url")  # type: ignore[attr-defined]
+        if store == "postgres" and item.get_closest_marker("long_on_postgres") is not None:
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what this process started."""
     config.stash[_session].close()

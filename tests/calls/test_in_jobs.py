@@ -174,6 +174,7 @@ def test_the_first_documents_of_an_outage_are_not_charged(
         assert not any(a.charged for id_ in ids for a in app.attempts(id_))
 
 
+@pytest.mark.long_on_postgres
 def test_a_brown_out_kills_nobody_and_is_over_when_it_is_over(service: Service, store_url: str) -> None:
     """A fifth of the requests fail for a while."""
     books = service.pipeline(service.policy())
@@ -201,6 +202,7 @@ async def _brown_out(app: Trial, service: Service, books: Pipeline) -> None:
                 return
 
 
+@pytest.mark.long_on_postgres
 def test_an_hour_without_the_service(service: Service, store_url: str) -> None:
     policy = service.policy()
     books = service.pipeline(policy)
