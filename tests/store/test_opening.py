@@ -9,6 +9,7 @@ import pytest
 
 from perdure.errors import SettingInvalid, StoreError, StoreUnavailable
 from perdure.store.open import open_store
+from perdure.store.postgres import LOCK_CLASSES
 from perdure.store.sqlite import refuse_network_filesystem
 from tests.store.making import ORG, document
 
@@ -155,3 +156,7 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
 def test_a_local_disk_and_a_system_without_a_mount_table_are_fine(tmp_path: Path) -> None:
     refuse_network_filesystem(tmp_path / "perdure.db", mounts(tmp_path))
     refuse_network_filesystem(tmp_path / "perdure.db", tmp_path / "none")
+
+
+def test_what_is_locked_for_one_purpose_is_free_for_all_others() -> None:
+    assert len(set(LOCK_CLASSES.values())) == len(LOCK_CLASSES)

@@ -19,8 +19,8 @@ from perdure.store.postgres_dialect import PostgresDialect
 
 T = TypeVar("T")
 LOCK_CLASSES = {
-    "webhooks": 0x7065726A,
-    "push": 0x70657269,
+    "webhooks": 0x7065726B,
+    "push": 0x7065726C,
     "worker": 0x70657264,
     "leader": 0x70657265,
     "migrate": 0x70657266,
