@@ -357,10 +357,16 @@ class Perdure:
         """Delete the documents that are beyond the limits that are set, dead ones after they were exported."""
         return self._call(self.service.retain())
 
-    def audit(self, *, recount: bool = False, progress: Callable[[Progress], None] | None = None) -> Audit:
+    def audit(
+        self,
+        *,
+        recount: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        who: str | None = None,
+    ) -> Audit:
         """Whether all that was accepted is there and belongs together; `recount` counts anew first, and changes
         counters, nothing else. `progress` is told, in another thread, what is being looked at."""
-        return self._call(self.service.audit(recount=recount, progress=progress))
+        return self._call(self.service.audit(recount=recount, progress=progress, who=who))
 
     def sweep(self) -> Sweep:
         """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""

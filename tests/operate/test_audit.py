@@ -138,8 +138,9 @@ def test_counters_are_counted_anew_where_that_is_asked_for(app: Perdure) -> None
     worked(app)
     execute(app, "UPDATE counter SET n = n + 1 WHERE subject = 'document'")
     assert not app.audit().clean
-    assert app.audit(recount=True).clean
+    assert app.audit(recount=True, who="ann").clean
     assert app.audit().clean
+    assert [(act.who, act.verb) for act in app.acts(limit=1)] == [("ann", "recount")]
 
 
 def test_the_sum_is_of_the_rows_whatever_the_counters_say(app: Perdure) -> None:

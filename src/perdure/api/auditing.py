@@ -40,15 +40,17 @@ async def run(
     if auditing.locked():
         raise Refused(409, "audit_running", "an audit runs here already; wait for it", retry_after_s=10)
     if NDJSON in request.headers.get("accept", ""):
-        return StreamingResponse(_steps(service, recount, auditing), media_type=NDJSON)
+        return StreamingResponse(_steps(service, recount, caller.who, auditing), media_type=NDJSON)
     async with auditing:
-        return _view(await service.audit(recount=recount))
+        return _view(await service.audit(recount=recount, who=caller.who))
 
 
-async def _steps(service: AsyncPerdure, recount: bool, auditing: asyncio.Lock) -> AsyncIterator[bytes]:
+async def _steps(
+    service: AsyncPerdure, recount: bool, who: str, auditing: asyncio.Lock
+) -> AsyncIterator[bytes]:
     told: asyncio.Queue[Progress | None] = asyncio.Queue()
     async with auditing:
-        audit = asyncio.create_task(service.audit(recount=recount, progress=told.put_nowait))
+        audit = asyncio.create_task(service.audit(recount=recount, progress=told.put_nowait, who=who))
         audit.add_done_callback(lambda _: told.put_nowait(None))
         try:
             while (one := await told.get()) is not None:

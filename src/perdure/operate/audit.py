@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import field
 
 from perdure.core.frozen import frozen
+from perdure.operate.desk import Desk
 from perdure.store.auditing import NAMING, OWNED, START, Balance
 from perdure.store.blobs import Blobs
-from perdure.store.sql_store import SqlStore
 
 EXAMPLES = 5
 DAY_MS = 86_400_000
@@ -89,20 +89,23 @@ class _Findings:
         )
 
 
-class Auditing:
+class Auditing(Desk):
     """The verb of an app; see `app.Perdure`."""
 
-    store: SqlStore
     blobs: Blobs
 
     async def audit(
-        self, *, recount: bool = False, progress: Callable[[Progress], None] | None = None
+        self,
+        *,
+        recount: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        who: str | None = None,
     ) -> Audit:
         tell = progress or (lambda _: None)
         findings, looked_at = _Findings(), 0
         if recount:
             tell(Progress("counting anew", 0))
-            await self.store.recount()
+            await self.store.recount(self._who(who))
         for part in (self._documents(findings), self._owned(findings), self._blobs(findings)):
             async for one in part:
                 looked_at += one.rows

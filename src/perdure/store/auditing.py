@@ -148,9 +148,16 @@ class Auditing(Reading):
         await self._look(found.balance)
         return found
 
-    async def recount(self) -> None:
+    async def recount(self, by: str = "") -> None:
         """Count anew what is there; whoever changes something waits meanwhile."""
-        await self._write(lambda: recount(self.sql))
+        clock = self.clock.now_ms()
+
+        def steps() -> Steps[None]:
+            yield from recount(self.sql)
+            now = (yield Query(self.sql.NOW, (clock,)))[0][0]
+            yield Query(self.sql.ACT_ADD, (now, by, "recount", None, "counters", ""))
+
+        await self._write(steps)
 
     async def _look(self, found: Balance) -> None:
         await self._remember(audit_difference=found.difference, audit_looked_ms=await self.now_ms())

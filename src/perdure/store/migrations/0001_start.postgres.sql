@@ -97,7 +97,7 @@ CREATE TABLE document (
   PRIMARY KEY (org, id),
   CHECK ((state = 'open') = (finished_ms IS NULL)),
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
-) WITH (fillfactor = 50);  -- its end is written beside it, and touches no index
+) WITH (fillfactor = 50);  -- its end is written beside it, on the same page
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
 CREATE INDEX document_failed ON document (state, id) WHERE error_code IS NOT NULL;
 CREATE INDEX document_id ON document (id);
