@@ -13,7 +13,7 @@ from rich.console import Console
 from perdure.demo.accounts import Account
 from perdure.demo.findings import QUESTIONS, Answer, Link, Place
 from perdure.demo.play import Kill, Play
-from perdure.demo.report import Report, next_steps, shown, written
+from perdure.demo.report import Report, next_steps, written
 from perdure.demo.shelf import BOOK, books
 from perdure.demo.table import Signs, table
 from perdure.demo.turnstile import Read
@@ -134,4 +134,3 @@ def test_what_to_try_next_names_the_real_store_but_no_password(play: Play) -> No
     assert "  perdure status id-bomb.pdf" in lines
     assert any(line.endswith("--org demo-1") for line in lines)
     assert len(next_steps(play, "sqlite:///x", False)) == 1
-    assert shown("sqlite:////tmp/demo.db") == "sqlite:////tmp/demo.db"

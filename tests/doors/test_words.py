@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.cli.words import clock, since, size, span, until
+from perdure.cli.words import clock, shown, since, size, span, until
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,16 @@ def test_moments_are_told_from_now() -> None:
 )
 def test_a_size(number: int, said: str) -> None:
     assert size(number) == said
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:a%40b@host:1/db?x=1", "postgresql://me:***@host:1/db?x=1"),
+        ("postgresql://host/db?password=a&x=1", "postgresql://host/db?password=***&x=1"),
+    ],
+)
+def test_an_address_without_its_password(store: str, said: str) -> None:
+    assert shown(store) == said

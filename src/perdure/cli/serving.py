@@ -37,13 +37,14 @@ def serve(
     from perdure.api.serve import Serving, check
     from perdure.api.serve import serve as run
     from perdure.cli.target import load_app
+    from perdure.cli.words import shown
 
     serving = Serving(target, store, host, port, 0 if no_worker else workers, open_)
     check(serving)
     service = load_app(target).service
     if store is not None:
         service.use(store)
-    print(f"perdure: serving {service.url} on http://{host}:{port}, docs at /docs", file=sys.stderr)
+    print(f"perdure: serving {shown(service.url)} on http://{host}:{port}, docs at /docs", file=sys.stderr)
     raise typer.Exit(asyncio.run(run(service, serving)))
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.operate.words import clock, since, size, span, until
+from perdure.operate.words import clock, shown, since, size, span, until
 
-__all__ = ["clock", "since", "size", "span", "until"]
+__all__ = ["clock", "shown", "since", "size", "span", "until"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.document import happened
-from perdure.cli.words import span
+from perdure.cli.words import shown, span
 from perdure.demo.accounts import Account, accounts, read_twice, whole
 from perdure.demo.findings import Answer, Link, answers, connected, knows_meaning, links, searched
 from perdure.demo.play import Kill, Play
@@ -85,12 +84,6 @@ def next_steps(play: Play, store: str, kept: bool) -> list[str]:
         f'  perdure search "who holds the lease" --org {play.org}',
         "  perdure add FILE_OR_URL && perdure worker",
     ]
-
-
-def shown(store: str) -> str:
-    """The store's address as it may be seen by others."""
-    parts = urlsplit(store)
-    return store.replace(f":{parts.password}@", ":***@") if parts.password else store
 
 
 def _part(title: str, *body: RenderableType) -> RenderableType:

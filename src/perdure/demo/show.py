@@ -12,9 +12,10 @@ import uuid
 from pathlib import Path
 
 from perdure.app import Perdure
+from perdure.cli.words import shown
 from perdure.demo.fleet import Fleet
 from perdure.demo.play import STAGES, Play
-from perdure.demo.report import gather, next_steps, shown, written
+from perdure.demo.report import gather, next_steps, written
 from perdure.demo.screen import Lines, screen
 from perdure.demo.server import Server
 from perdure.demo.shelf import books

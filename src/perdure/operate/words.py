@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 
 def clock(ms: int) -> str:
@@ -60,3 +62,10 @@ def line(text: str) -> str:
     """What came from elsewhere, on one line and not too long."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= LINE_MAX else f"{flat[: LINE_MAX - 1]}…"
+
+
+def shown(store: str) -> str:
+    """A store's address as it may be seen by others: without its password."""
+    password = urlsplit(store).password
+    plain = store.replace(f":{password}@", ":***@", 1) if password else store
+    return re.sub(r"(?<=[?&]password=)[^&]+", "***", plain)
