@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
 
 import httpx2
 
@@ -119,7 +120,7 @@ class AsyncClient:
             asked = {"json": {k: v for k, v in body.items() if v is not None}, "headers": headers}
             return Taken.model_validate(await self._ask("POST", "/v3/documents", **asked))
         upload = _Upload(data, Path(path) if path is not None else None, on_progress)
-        form = {k: json.dumps(v) if k == "meta" else str(v) for k, v in options.items()}
+        form = {k: json.dumps(v) if k == "meta" else str(v) for k, v in options.items() if v is not None}
         sent = _told(self._policy.acall(self._send_file, upload, form, headers))
         return Taken.model_validate(await sent)
 
@@ -132,7 +133,7 @@ class AsyncClient:
 
     async def get(self, document_id: str) -> DocumentDetail:
         """Where the document stands."""
-        return DocumentDetail.model_validate(await self._ask("GET", f"/v3/documents/{document_id}"))
+        return DocumentDetail.model_validate(await self._ask("GET", _path(document_id)))
 
     async def documents(self, **filters: Any) -> AsyncIterator[DocumentView]:
         """All documents that fit, newest first, page by page."""
@@ -163,24 +164,22 @@ class AsyncClient:
 
     async def attempts(self, document_id: str) -> list[AttemptView]:
         """Its history."""
-        found = await self._ask("GET", f"/v3/documents/{document_id}/attempts")
+        found = await self._ask("GET", _path(document_id, "attempts"))
         return Attempts.model_validate(found).attempts
 
     async def chunks(self, document_id: str) -> list[ChunkView]:
         """Its passages, in order."""
-        return Chunks.model_validate(await self._ask("GET", f"/v3/documents/{document_id}/chunks")).chunks
+        return Chunks.model_validate(await self._ask("GET", _path(document_id, "chunks"))).chunks
 
     async def requeue(self, document_id: str, *, from_stage: str | None = None, reason: str = "") -> Acted:
         """Start a new generation of a document that has ended."""
         body = {"from_stage": from_stage, "reason": reason}
-        return Acted.model_validate(
-            await self._ask("POST", f"/v3/documents/{document_id}/requeue", json=body)
-        )
+        return Acted.model_validate(await self._ask("POST", _path(document_id, "requeue"), json=body))
 
     async def cancel(self, document_id: str, *, reason: str = "") -> Acted:
         """End a document now."""
         asked = {"json": {"reason": reason}}
-        return Acted.model_validate(await self._ask("POST", f"/v3/documents/{document_id}/cancel", **asked))
+        return Acted.model_validate(await self._ask("POST", _path(document_id, "cancel"), **asked))
 
     async def search(self, query: str, **filters: Any) -> list[HitView]:
         """The passages that fit best."""
@@ -204,6 +203,11 @@ class AsyncClient:
             files: Any = {"file": (upload.name, file)}
             answer = await self._http.post("/v3/documents", files=files, data=form, headers=headers)
         return _read(answer)
+
+
+def _path(document_id: str, *verb: str) -> str:
+    """Where a document is; whatever its id is made of, it leads nowhere else."""
+    return "/".join(("/v3/documents", quote(document_id, safe="").replace(".", "%2E"), *verb))
 
 
 async def _told(asked: Coroutine[Any, Any, T]) -> T:

@@ -46,6 +46,10 @@ def test_an_error_has_the_servers_code(server: Server) -> None:
         with pytest.raises(ApiError) as unknown:
             client.get("nothing")
         assert (unknown.value.status, unknown.value.code) == (404, "document_unknown")
+        for elsewhere in ("../search?q=x#", "?limit=1", "../documents"):
+            with pytest.raises(ApiError) as nowhere:
+                client.get(elsewhere)
+            assert nowhere.value.status == 404
         with pytest.raises(ApiError) as forbidden:
             client.add(url="http://10.0.0.1/", pipeline="notes")
         assert forbidden.value.code == "address_forbidden"
