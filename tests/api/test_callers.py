@@ -135,10 +135,18 @@ def test_an_open_server_needs_no_key_but_obeys_no_strange_page(tmp_path: Path) -
     with Server(f"sqlite:///{tmp_path}/perdure.db", open_=True) as server:
         client = server.client()
         assert client.post("/v3/documents", json={"text": "x", "pipeline": "notes"}).status_code == 201
-        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Host": "evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://["},
+            {"Host": "["},
+            {"Host": "127.0.0.1.evil.example"},
+        ):
             refused = client.get("/v3/documents", headers=headers)
             assert (refused.status_code, refused.json()["code"]) == (403, "origin_forbidden")
         assert client.get("/v3/documents", headers={"Origin": server.url}).status_code == 200
+        assert client.get("/v3/documents", headers={"Host": "127.8.8.8:3001"}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])

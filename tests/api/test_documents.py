@@ -57,6 +57,15 @@ def test_a_file_keeps_its_bytes_name_and_type(server: Server) -> None:
     assert content.headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_type_cannot_say_more_than_a_type(server: Server) -> None:
+    client = server.client("acme")
+    asked = {"text": "x", "pipeline": "notes", "type": "text/html\r\nSet-Cookie: a=b"}
+    made = client.post(DOCUMENTS, json=asked).json()
+    content = client.get(f"{DOCUMENTS}/{made['id']}/content")
+    assert (content.status_code, content.headers["content-type"]) == (200, "application/octet-stream")
+    assert "set-cookie" not in content.headers
+
+
 def test_the_same_content_again_exists_visibly(server: Server) -> None:
     client = server.client("acme")
     asked = {"text": "the same", "pipeline": "notes"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from perdure.api.build import build
+from perdure.api.problems import Refused
+from perdure.api.receiving import Limits, pieces
+from perdure.service import AsyncPerdure
 from tests.api.server import Server
 
 MB = 1 << 20
@@ -42,13 +47,15 @@ def left(server: Server) -> list[Path]:
 
 
 @contextmanager
-def connected(server: Server, headers: str, key: str | None = None) -> Iterator[socket.socket]:
+def connected(
+    server: Server, headers: str, key: str | None = None, path: str = "/v3/documents?pipeline=notes"
+) -> Iterator[socket.socket]:
     """A client that has sent the head of an upload, and says the rest by hand."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as client:
         bearer = key or server.key("acme")
         client.sendall(
-            f"POST /v3/documents?pipeline=notes HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {bearer}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {bearer}\r\n"
             f"{headers}\r\n".encode()
         )
         yield client
@@ -262,3 +269,44 @@ def _wait_for(url: str) -> None:
         except httpx2.TransportError:
             time.sleep(0.1)
     raise AssertionError("the server did not start")
+
+
+def bodies() -> list[str]:
+    """Paths of all routes that take a body."""
+    paths = build(AsyncPerdure("sqlite:///unused.db")).openapi()["paths"]
+    return sorted(path for path, verbs in paths.items() if "requestBody" in verbs.get("post", {}))
+
+
+@pytest.mark.parametrize("path", bodies())
+def test_no_route_reads_a_body_of_who_has_no_key_or_more_than_is_allowed(small: Server, path: str) -> None:
+    path = path.replace("{", "").replace("}", "")
+    head = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+    with connected(small, head, "nobody's", path) as client:
+        assert answered(client)[0] == 401, "before anything was sent"
+    with connected(small, head, path=path) as client:
+        client.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
+        status, problem = answered(client)
+    assert (status, problem["code"]) == (413, "input_too_large")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    path = tmp_path_factory.mktemp("small")
+    with Server(f"sqlite:///{path}/perdure.db", api_json_bytes_max=1024) as running:
+        yield running
+
+
+def test_a_time_that_runs_out_while_a_piece_is_written_is_said_as_such() -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+
+    request: Any = SimpleNamespace(stream=stream)
+
+    async def slow() -> None:
+        async for _ in pieces(request, Limits(MB, MB, 10, 0.05)):
+            await asyncio.sleep(0.2)
+
+    with pytest.raises(Refused) as late:
+        asyncio.run(slow())
+    assert late.value.status == 408

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from perdure.errors import StoreUnavailable
 from tests.api.server import Server
 
 
@@ -35,6 +38,19 @@ def test_ready_says_when_the_schema_was_changed_by_a_newer_program(server: Serve
     newer = Query("INSERT INTO migration (name, needs, applied_ms) VALUES ('9999_new', 99, 1)")
     server.run(server.service.store._change(newer))
     assert server.client().get("/readyz").json()["schema_fits"] is False
+
+
+def test_a_store_that_is_away_is_said_without_where_it_is(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise StoreUnavailable("cannot reach PostgreSQL: ('10.1.2.3', 5432)")
+
+    monkeypatch.setattr(server.service, "readiness", away)
+    answer = server.client().get("/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert answer.headers["retry-after"] == "5"
+    assert "10.1.2.3" not in answer.text
 
 
 def test_metrics_take_a_key_that_may_operate(server: Server) -> None:

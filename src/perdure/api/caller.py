@@ -10,6 +10,7 @@ Without a key only an *open* server answers: on loopback, for trials, and to no 
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 HOW = "send a key as `Authorization: Bearer pk_…`; `perdure key add ORGANISATION` makes one"
 NOTED_S = 60.0  # between notes that a key is in use
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 bearer = HTTPBearer(auto_error=False, description="An API key: `perdure key add ORGANISATION` makes one.")
 
 
@@ -70,7 +70,7 @@ class Gate:
 
     async def enter(self, request: Request, scope: str) -> Caller:
         """The caller, if it may do what needs the scope; Refused."""
-        caller = await self._caller(request)
+        caller = await self.caller(request)
         if scope not in caller.scopes:
             has = ", ".join(caller.scopes)
             raise Refused(403, "scope_missing", f"this needs a key with the scope {scope}; yours has {has}")
@@ -82,7 +82,8 @@ class Gate:
             )  # fmt: skip
         return caller
 
-    async def _caller(self, request: Request) -> Caller:
+    async def caller(self, request: Request) -> Caller:
+        """Whose key it is; Refused."""
         presented = _presented(request)
         if presented is None:
             if not self._open:
@@ -112,14 +113,21 @@ def _presented(request: Request) -> str | None:
 
 def _check_own_page(request: Request) -> None:
     """A page of somebody else's, open in a browser on this machine, must not act as the one who sits there."""
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    origin = request.headers.get("origin")
-    if _host(host.netloc) not in LOOPBACK or (
-        origin is not None and urlsplit(origin).netloc.lower() != host.netloc.lower()
+    host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
+    if not is_loopback(_host(host)) or (
+        origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}")
     ):
         raise Refused(
             403, "origin_forbidden", "an open server answers only on its own address, and to its own pages"
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _host(netloc: str) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Caller, Operator, Reader, Writer
 from perdure.api.problems import Refused
-from perdure.api.shared import NDJSON, PROBLEMS, DocumentId, Service
+from perdure.api.shared import NDJSON, PROBLEMS, Bounded, DocumentId, Service
 from perdure.api.views import Number, Text, Whole
 from perdure.operate.choosing import Choice, DeadOptions, count
 from perdure.operate.dead import Inspected
@@ -25,7 +25,7 @@ from perdure.operate.requeue import RequeueOptions
 from perdure.service import AsyncPerdure
 from perdure.store.records import DeadRecord
 
-router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS)
+router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS, route_class=Bounded)
 PLAIN_WAIT_S = 25  # that somebody who is told nothing meanwhile waits for canaries
 IdList = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1000)]
 

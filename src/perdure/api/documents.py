@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from perdure.api.caller import Reader, Writer
-from perdure.api.shared import PROBLEMS, DocumentId, Service, acted
+from perdure.api.shared import PROBLEMS, Bounded, DocumentId, Service, acted
 from perdure.api.views import (
     Act,
     Acted,
@@ -28,7 +28,7 @@ from perdure.api.views import (
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
 
-router = APIRouter(prefix="/v3/documents", tags=["documents"], responses=PROBLEMS)
+router = APIRouter(prefix="/v3/documents", tags=["documents"], responses=PROBLEMS, route_class=Bounded)
 
 
 class Timeline(BaseModel):

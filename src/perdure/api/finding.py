@@ -64,7 +64,7 @@ async def content(service: Service, caller: Reader, id_: DocumentId) -> Response
         raise DocumentUnknown(f"there is no document {id_}; check the id")
     kind = (
         found.media_type
-        if "/" in found.media_type and found.media_type.isascii()
+        if "/" in found.media_type and found.media_type.isascii() and found.media_type.isprintable()
         else "application/octet-stream"
     )
     if found.inline is not None or found.blob is None:

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query
 
 from perdure.api.caller import Operator
 from perdure.api.overview import Acts, ActView, Changed, Dependencies, Overview, Queues, Workers
-from perdure.api.shared import PROBLEMS, Service
+from perdure.api.shared import PROBLEMS, Bounded, Service
 from perdure.api.views import Act
 
-router = APIRouter(prefix="/v3", tags=["operators"], responses=PROBLEMS)
+router = APIRouter(prefix="/v3", tags=["operators"], responses=PROBLEMS, route_class=Bounded)
 Name = Annotated[str, Path(max_length=200, description="As it is called in the list.")]
 
 

@@ -40,6 +40,10 @@ LARGE_BYTES = 1 << 20
 LINGER_S, LINGER_BYTES = 1.0, 16 << 20
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
+AWAY: dict[type[PerdureError], str] = {
+    StoreBusy: "the store is busy; try again as Retry-After says",
+    StoreUnavailable: "the store cannot be reached; try again as Retry-After says, the server's log says why",
+}
 
 
 class Problem(BaseModel):
@@ -107,7 +111,11 @@ async def _ours(_: Request, error: Exception) -> JSONResponse:
     status, headers = status_of(error), dict(getattr(error, "headers", {}))
     if isinstance(error, StoreError) and status == 503:
         headers["Retry-After"] = str(RETRY_S.get(type(error), 10))
-    return problem(status, error.code, str(error) or error.code, headers=headers)
+    said = str(error)
+    if type(error) in AWAY:  # addresses, users and files of the server are not for whoever asks
+        log.warning("a request was put off: %s", said)
+        said = AWAY[type(error)]
+    return problem(status, error.code, said or error.code, headers=headers)
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:

@@ -80,14 +80,19 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[Received]:
         await asyncio.to_thread(rooms.remove, room)
 
 
-async def json_body(request: Request, limits: Limits) -> dict[str, Any]:
-    """A JSON object; Refused."""
+async def small_body(request: Request, limits: Limits) -> bytes:
+    """A body that is held in memory; Refused."""
     body = bytearray()
     async for piece in pieces(request, limits):
         body += piece
         _check_size(len(body), limits.json_bytes)
+    return bytes(body)
+
+
+async def json_body(request: Request, limits: Limits) -> dict[str, Any]:
+    """A JSON object; Refused."""
     try:
-        found = json.loads(bytes(body))
+        found = json.loads(await small_body(request, limits))
     except (ValueError, RecursionError) as error:
         raise Refused(422, "request_invalid", f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -98,22 +103,23 @@ async def json_body(request: Request, limits: Limits) -> dict[str, Any]:
 async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
     """The body as it comes; 408 where it stops coming."""
     late = Refused(408, "upload_too_slow", "the body did not arrive in time; send it again")
-    stream = aiter(request.stream())
-    try:
-        async with asyncio.timeout(limits.total_s):
-            while True:
-                try:
-                    async with asyncio.timeout(limits.pause_s):
-                        piece = await anext(stream)
-                except StopAsyncIteration:
-                    return
-                yield piece
-    except TimeoutError:
-        raise late from None
-    except ClientDisconnect:
-        raise Refused(
-            400, "upload_broken_off", "the connection was closed before the body was complete"
-        ) from None
+    stream, loop = aiter(request.stream()), asyncio.get_running_loop()
+    until_s = loop.time() + limits.total_s
+    while (now_s := loop.time()) < until_s:
+        try:
+            # only around the wait: a time that ran out while the piece is worked on would cancel whoever works on it
+            async with asyncio.timeout_at(min(until_s, now_s + limits.pause_s)):
+                piece = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise late from None
+        except ClientDisconnect:
+            raise Refused(
+                400, "upload_broken_off", "the connection was closed before the body was complete"
+            ) from None
+        yield piece
+    raise late
 
 
 class Spool:

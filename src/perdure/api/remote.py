@@ -8,10 +8,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Writer
-from perdure.api.shared import PROBLEMS, DocumentId, Service, acted
+from perdure.api.shared import PROBLEMS, Bounded, DocumentId, Service, acted
 from perdure.api.views import Acted, Number, Text
 
-router = APIRouter(prefix="/v3/documents/{id}/remote", tags=["remote stages"], responses=PROBLEMS)
+router = APIRouter(
+    prefix="/v3/documents/{id}/remote", tags=["remote stages"], responses=PROBLEMS, route_class=Bounded
+)
 
 
 class Answered(BaseModel):

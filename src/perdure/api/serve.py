@@ -7,7 +7,6 @@ touch the server. One that ends unasked is started again, ever more slowly.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from contextlib import suppress
 import uvicorn
 
 from perdure.api.build import build
+from perdure.api.caller import is_loopback
 from perdure.core.frozen import frozen
 from perdure.errors import SettingInvalid
 from perdure.service import AsyncPerdure
@@ -48,14 +48,6 @@ def check(serving: Serving) -> None:
             f"--open is for trials on this machine, not for {serving.host}; leave it out and make a key with "
             "`perdure key add`", code="open_refused",
         )  # fmt: skip
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Server(uvicorn.Server):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Request, Response
+from fastapi.routing import APIRoute
 
 from perdure.api.problems import MEDIA_TYPE, Problem
+from perdure.api.receiving import small_body
 from perdure.api.views import Acted
 from perdure.errors import DocumentUnknown, MoveForbidden
 from perdure.service import AsyncPerdure
@@ -40,6 +43,21 @@ OnceKey = Annotated[
         description="The same key again gives the same answer and does nothing; with another body it is refused.",
     ),
 ]  # fmt: skip
+
+
+class Bounded(APIRoute):
+    """A route whose body the framework reads, which it does before it asks for a key and without a limit: here the key
+    comes first, and no more is read than is allowed."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            await request.app.state.gate.caller(request)
+            request._body = await small_body(request, request.app.state.limits)
+            return await handle(request)
+
+        return handle if self.body_field is None else bounded
 
 
 def acted(id_: str, answer: str) -> Acted:

@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Reader, Writer
 from perdure.api.problems import Refused
-from perdure.api.shared import PROBLEMS, OnceKey, Service
+from perdure.api.shared import PROBLEMS, Bounded, OnceKey, Service
 from perdure.api.views import at, time_of
 from perdure.errors import InputInvalid
 from perdure.store.feed import NAMES
 from perdure.store.webhooks import Delivery, Webhook
 
-router = APIRouter(prefix="/v3/webhooks", tags=["webhooks"], responses=PROBLEMS)
+router = APIRouter(prefix="/v3/webhooks", tags=["webhooks"], responses=PROBLEMS, route_class=Bounded)
 WebhookId = Annotated[str, Path(alias="id", max_length=100, description="A webhook's id.")]
 DeliveryId = Annotated[str, Path(alias="id", max_length=200, description="A delivery's id.")]
 

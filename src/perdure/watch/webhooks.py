@@ -121,7 +121,7 @@ class Dispatcher:
         wait_s = max(BACKOFF.delay_s(delivery.tries, random.random), tried.wait_s or 0.0)
         delay_ms = min(WAIT_MS_MAX, int(wait_s * 1000)) if state == "waiting" else 0
         if state == "dead":
-            log.warning("delivery %s to %s is given up: %s", delivery.id, webhook.url, tried.error)
+            log.warning("delivery %s is given up: %s", delivery.id, tried.error)  # URLs may hold secrets
         await self.store.end_delivery(
             delivery.id, state, delay_ms=delay_ms, status=tried.status, error=tried.error
         )
