@@ -11,6 +11,8 @@ from perdure.client import ApiError, AsyncClient, Client, NotEnded
 from tests.api.flaky import Fault, Flaky
 from tests.api.server import Server
 
+pytestmark = pytest.mark.long_on_postgres
+
 TEXT = {"pipeline": "notes", "dedupe": False}
 
 

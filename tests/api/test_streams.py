@@ -17,6 +17,8 @@ from perdure.store.base import Query
 from perdure.store.feed import entry
 from tests.api.server import Server
 
+pytestmark = pytest.mark.long_on_postgres
+
 Event = dict[str, Any]
 
 

@@ -25,6 +25,8 @@ from perdure.api.receiving import Limits, pieces
 from perdure.service import AsyncPerdure
 from tests.api.server import Server
 
+pytestmark = pytest.mark.long_on_postgres
+
 MB = 1 << 20
 RAW = "Content-Type: application/octet-stream\r\n"
 

@@ -12,6 +12,8 @@ import pytest
 from perdure.errors import StoreUnavailable
 from tests.api.server import Server
 
+pytestmark = pytest.mark.long_on_postgres
+
 
 def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
     client = server.client()

@@ -139,7 +139,7 @@ class Bound:
 
     def _retry(self, jobs: list[Row], stage: str) -> Steps[None]:
         fence = [
-            (n, j[1], j[0], j[8], False, False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False)
+            (n, j[1], j[0], j[8], False, False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False, False)
             for n, j in enumerate(jobs)
         ]  # fmt: skip
         _whole(jobs, (yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)))

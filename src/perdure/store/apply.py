@@ -164,12 +164,12 @@ class Flush:
         if any(isinstance(op.outcome, Hold) for _, op in settles):
             down = {row[0] for row in (yield Query(self.sql.LANES_DOWN))}
         fence = [rows.settle_fence(n, op, down) for n, op in sorted(settles, key=_by_job)]
-        accepted = {row[0] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
+        became = {row[0]: row[1] for row in (yield Query(self.sql.FENCE_SETTLE, (self.now_ms,), fence))}
         ops = dict(settles)
-        for n, *_, state, _, lane in [row[:9] for row in fence if row[0] in accepted]:
+        for n, *_, lane in [row[:9] for row in fence if row[0] in became]:
             self.counting.ran(ops[n].job)
-            self.counting.job(ops[n].job.key, ops[n].job.queue, lane, state)
-        return accepted
+            self.counting.job(ops[n].job.key, ops[n].job.queue, lane, became[n])
+        return set(became)
 
     def freed(self, saves: Sequence[Save]) -> Steps[None]:
         """Jobs that are past what their limit is about make room for others."""

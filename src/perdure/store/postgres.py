@@ -137,7 +137,13 @@ class PostgresDriver:
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self.reading() as connection:
             with _watched(connection) as heard:
-                return await drive(connection, steps(), heard)
+                try:
+                    return await drive(connection, steps(), heard)
+                except Exception:
+                    if not connection.is_closed():  # a value that cannot be sent leaves a transaction open
+                        with suppress(Exception):
+                            await connection.reset(timeout=CONNECT_S)
+                    raise
 
     async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
         async with self.reading() as connection:

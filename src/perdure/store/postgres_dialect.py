@@ -73,7 +73,7 @@ def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
     """
     return (
         f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM {_unnest(columns, 1)} "
-        f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} RETURNING r.ord"
+        f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} RETURNING r.ord, j.state"
     )
 
 

@@ -130,7 +130,8 @@ class SqliteDialect(Dialect):
     )
     FENCE_SETTLE = _bind(
         f"UPDATE job SET {SETTLE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' "
-        "AND (NOT {r}expired_only OR lease_until_ms < $1) AND (NOT {r}taken_back OR stage = {r}stage) RETURNING {r}ord",
+        "AND (NOT {r}expired_only OR lease_until_ms < $1) AND (NOT {r}taken_back OR stage = {r}stage) "
+        "RETURNING {r}ord, state",
         FENCE_SETTLE,
     )
     HAND_OVER = _bind(

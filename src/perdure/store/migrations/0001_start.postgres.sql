@@ -347,7 +347,7 @@ CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
 -- found (`stuck`, `starved`, `last`).
 CREATE TABLE retry_job (name text COLLATE "C" NOT NULL, label text COLLATE "C" NOT NULL, value bigint NOT NULL, PRIMARY KEY (name, label));
 -- Whoever may delete chunks says so before; what goes without is counted as a loss.
-CREATE FUNCTION chunk_lost() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION chunk_lost() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   IF coalesce(current_setting('perdure.chunks_go', true), '') = '' THEN
     INSERT INTO tally (name, value) SELECT 'chunks_lost', count(*) FROM gone HAVING count(*) > 0
