@@ -118,6 +118,17 @@ def test_whoever_hangs_up_frees_its_stream(server: Server) -> None:
     assert until(lambda: server.app.state.streams == 0)
 
 
+def test_a_stream_ends_with_its_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "KEY_S", 0.2)
+    revoked, good = server.key("acme"), server.client("acme")
+    client = httpx2.Client(base_url=server.url, headers={"X-API-Key": revoked}, timeout=20)
+    with client, stream(client) as ending, stream(good) as going:
+        server.run(server.service.revoke_key(revoked.split("_")[1]))
+        assert list(ending) == []
+        made = cancelled(server.client("acme"), 1)
+        assert ids(going, 1) == made
+
+
 def test_there_are_so_many_streams_and_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "STREAMS_MAX", 2)
     client = server.client("acme")

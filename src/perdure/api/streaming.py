@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from perdure.store.feed import NAMES, Happened, place
 router = APIRouter(prefix="/v3", tags=["events"], responses=PROBLEMS)
 LOOK_S = 0.5
 BEAT_S = 15.0  # of silence, after which proxies want to hear something
+KEY_S = 15.0  # between looks whether the key is still good
 STREAMS_MAX = 200
 EVENT = {
     "description": "Events, each with id, event and data.",
@@ -55,11 +57,15 @@ async def events(
 async def _stream(
     request: Request, service: AsyncPerdure, org: str, start: str, names: frozenset[str]
 ) -> AsyncIterator[bytes]:
-    state, silent_s = request.app.state, 0.0
+    state, silent_s, known_s = request.app.state, 0.0, time.monotonic()
     state.streams += 1
     try:
         yield b": from here on\n\n"
         while not state.stopping.is_set():
+            if time.monotonic() - known_s >= KEY_S:
+                known_s = time.monotonic()
+                if not await _still_good(request):
+                    return
             try:
                 found = await service.store.feed(org, start)
             except StoreError:
@@ -80,6 +86,17 @@ async def _stream(
             await _pause(state.stopping)
     finally:
         state.streams -= 1
+
+
+async def _still_good(request: Request) -> bool:
+    """Whether the key that the stream was opened with has not been revoked since."""
+    try:
+        await request.app.state.gate.caller(request)
+    except Refused:
+        return False
+    except StoreError:
+        return True  # nobody can say; nothing is read from it either
+    return True
 
 
 async def _pause(stopping: asyncio.Event) -> None:
