@@ -210,6 +210,16 @@ def test_new_content_under_a_known_key_is_not_lost_with_the_server(
         ({"json": {"file": "not base64!"}}, 422, "request_invalid"),
         ({"json": {"text": "a", "run_at": "2030-01-01T00:00:00", "pipeline": "notes"}}, 422, "input_invalid"),
         ({"json": [1, 2]}, 422, "request_invalid"),
+        (
+            {"content": b"x", "headers": {"Content-Type": f"multipart/form-data; boundary={'a' * 300}"}},
+            422,
+            "request_invalid",
+        ),
+        (
+            {"json": {"text": "x", "pipeline": "notes", "run_at": "9999-12-31T23:59:59-10:00"}},
+            422,
+            "input_invalid",
+        ),
         ({"content": b"{", "headers": {"Content-Type": "application/json"}}, 422, "request_invalid"),
         ({"content": b'{"text": "\\ud800"}', "headers": {"Content-Type": "application/json"}}, 422, None),
         (

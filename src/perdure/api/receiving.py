@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Request
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
@@ -177,7 +177,7 @@ async def _multipart(request: Request, boundary: bytes, spool: Spool, limits: Li
             parser.write(piece)
             await spool.settle()
         parser.finalize()
-    except MultipartParseError as error:
+    except FormParserError as error:
         raise Refused(422, "request_invalid", f"the form cannot be read: {error}") from None
     if not form.ended:
         raise Refused(422, "request_invalid", "the form breaks off; send it again")

@@ -10,7 +10,7 @@ import hashlib
 import json
 import mimetypes
 from dataclasses import replace
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
     return replace(
         first_job(pipeline, policy),
         priority=entry.priority,
-        run_at_ms=int(entry.run_at.timestamp() * 1000) if entry.run_at is not None else None,
+        run_at_ms=moment_ms(entry.run_at),
         delay_ms=int(entry.delay_s * 1000),
     )
 
@@ -244,3 +244,13 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 def _seconds(name: str, value: object) -> None:
     if not isinstance(value, int | float) or not 0 <= value <= SECONDS_MAX:
         raise InputInvalid(f"{name} must be from 0 to {SECONDS_MAX:.0f} seconds, not {value!r}")
+
+
+def moment_ms(at: datetime | None) -> int | None:
+    """A time to wait for, in milliseconds since 1970; InputInvalid where it lies so far ahead that in another time zone
+    it could not be written."""
+    if at is None:
+        return None
+    if at.year >= MAXYEAR:
+        raise InputInvalid(f"a time before the year {MAXYEAR} is wanted, not {at.isoformat()}")
+    return max(0, int(at.timestamp() * 1000))

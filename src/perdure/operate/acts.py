@@ -35,9 +35,8 @@ class Acting(Desk):
         fresh = f"{from_stage}{ONLY}" if from_stage is not None and only else from_stage
         if not 0 <= delay_s < math.inf or (at is not None and at.tzinfo is None):
             raise InputInvalid("a requeue is put off by seconds from 0 on, or to a time with a time zone")
-        run_at_ms = int(at.timestamp() * 1000) if at is not None else None
         return await self._requeue(
-            status.org, document_id, pipeline, fresh, reason, who, run_at_ms, int(delay_s * 1000)
+            status.org, document_id, pipeline, fresh, reason, who, intake.moment_ms(at), int(delay_s * 1000)
         )
 
     async def _requeue(
