@@ -144,6 +144,7 @@ class Reader(threading.Thread):
     ("seconds", "kills"),
     [pytest.param(3, 1, id="short"), pytest.param(100, 30, id="long", marks=pytest.mark.long)],
 )
+@pytest.mark.long_on_postgres
 def test_reprocessed_at_random(
     library: Fleet, web: Web, monkeypatch: pytest.MonkeyPatch, seconds: float, kills: int
 ) -> None:

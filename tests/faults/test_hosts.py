@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import pytest
+
 from perdure import AsyncPerdure, Document, Pipeline
 from perdure.core.events import AnyEvent, AttemptEnded
 
@@ -91,6 +93,7 @@ async def good_per_s(url: str, ports: dict[str, int], bad: int, again: int) -> f
         await app.close()
 
 
+@pytest.mark.long_on_postgres
 def test_a_thousand_documents_of_a_host_that_hangs_leave_the_others_their_pace(store_url: str) -> None:
     """The best of three, because whatever else the machine does slows either of the two."""
 

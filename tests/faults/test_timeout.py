@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.fleet import Fleet
 
 
@@ -9,6 +11,7 @@ def history(fleet: Fleet, name: str) -> list[tuple[str, bool, str | None]]:
     return [(a.outcome, a.charged, a.error_code) for a in fleet.attempts(name)]
 
 
+@pytest.mark.long_on_postgres
 def test_stage_that_holds_the_interpreter(fleet: Fleet) -> None:
     """The worker's loop stands still, so nobody in it can end the stage: the supervisor kills the worker.
 
@@ -44,6 +47,7 @@ def test_stage_that_holds_the_interpreter(fleet: Fleet) -> None:
     assert worker.process.poll() is None
 
 
+@pytest.mark.long_on_postgres
 def test_hung_stages_are_abandoned(fleet: Fleet) -> None:
     """In a thread, in the loop, in the loop and deaf to cancellation: the worker stays and works on."""
     hung = ["thread", "async", "stubborn"]
@@ -70,6 +74,7 @@ def test_hung_stages_are_abandoned(fleet: Fleet) -> None:
     assert worker.child == child
 
 
+@pytest.mark.long_on_postgres
 def test_no_progress(fleet: Fleet) -> None:
     """Slow is not stuck: what reports progress runs longer than the limit, what stops reporting is ended."""
     fleet.add("stalling", {"slow": "goes on", "stuck": "stalls"})
