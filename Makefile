@@ -6,7 +6,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-peers
 PYTEST := $(BIN)/python -m pytest
-JOBS   ?= auto
+# twice the cores: most tests wait half of their time
+JOBS   ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 SEEDS  ?= 20000
 EXAMPLES ?= 300
 
