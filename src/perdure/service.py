@@ -36,7 +36,7 @@ from perdure.errors import (
 from perdure.operate.acts import Acting
 from perdure.operate.audit import Auditing
 from perdure.operate.dead import DeadVerbs
-from perdure.operate.desk import stage_of
+from perdure.operate.desk import or_only, stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
 from perdure.operate.retention import limits_of
@@ -222,7 +222,7 @@ class AsyncPerdure(
         name, found = routed(options, self.pipelines)
         more: AddOptions = {}
         more.update(found)  # type: ignore[typeddict-item]
-        return name, more
+        return or_only(self.pipelines, name), more
 
     async def add_many(self, entries: Iterable[AddOptions], *, pipeline: Pipeline | str) -> list[Added]:
         answers: list[Added] = []

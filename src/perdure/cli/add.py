@@ -30,9 +30,9 @@ from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
 from perdure.pipelines.extract.sniff import MBOX
 from perdure.pipelines.mail.packing import is_maildir
+from perdure.pipelines.routing import ARCHIVES, AUTO, MAIL, by_kind
 from perdure.service import AddOptions, AsyncPerdure
 
-AUTO, MAIL, DOCUMENT = "auto", "mail", "document"  # pipelines
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 HEAD_START_S = 0.001  # of a batch, so that the store writes it while the next one is read
 LINE_S = 5.0  # between lines of progress where there is no terminal
@@ -206,14 +206,12 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
 
 def _by_content(app: AsyncPerdure, entry: AddOptions) -> str:
     """The pipeline for what it is, of those that the app has."""
-    kind = entry.get("media_type", "")
-    wanted = "image" if kind.startswith("image/") else MAIL if kind == MBOX else DOCUMENT
-    return wanted if wanted in app.pipelines else pipeline_of(app, DOCUMENT)
+    return pipeline_of(app, by_kind(entry.get("media_type", ""), app.pipelines))
 
 
 def _as_archive(entry: AddOptions, source: str) -> None:
     """A file that grew is the same archive with more in it, not another one: its path is its key."""
-    entry.setdefault("collection", "archives")
+    entry.setdefault("collection", ARCHIVES)
     if "path" in entry and source != "-":
         entry.setdefault("key", f"mbox:{os.path.abspath(entry['path'])}")
 

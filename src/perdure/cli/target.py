@@ -9,6 +9,7 @@ import traceback
 from perdure.app import AsyncPerdure, Perdure
 from perdure.engine.address import load_module
 from perdure.errors import PerdureError, PipelineUnknown, SettingInvalid
+from perdure.operate.desk import or_only
 
 FORM = "write it as module:app, for example books:app"
 
@@ -40,10 +41,8 @@ def load_app(target: str) -> Perdure:
 
 
 def pipeline_of(app: AsyncPerdure, wanted: str) -> str:
-    """What is wanted, or where the app does not have that, the only one that is not there for another's sake."""
-    spawned = {each.name for pipeline in app.pipelines.values() for each in pipeline.then}
-    own = [name for name in app.pipelines if "." not in name and name not in spawned]
-    return own[0] if wanted not in app.pipelines and len(own) == 1 else wanted
+    """What is wanted, or where the app does not have that, its only one."""
+    return or_only(app.pipelines, wanted)
 
 
 def _where(error: Exception) -> str:

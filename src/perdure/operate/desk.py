@@ -63,6 +63,13 @@ class Desk:
         return org or await self.store.find(document_id) or ORG_DEFAULT
 
 
+def or_only(pipelines: Mapping[str, Pipeline], wanted: str) -> str:
+    """What is wanted, or where that is not there, the only one that is not there for another's sake."""
+    spawned = {each.name for pipeline in pipelines.values() for each in pipeline.then}
+    own = [name for name in pipelines if "." not in name and name not in spawned]
+    return own[0] if wanted not in pipelines and len(own) == 1 else wanted
+
+
 def stage_of(pipeline: Pipeline, name: str) -> AnyStage:
     """The stage of this name; StageUnknown says which there are."""
     found = pipeline.at(name)

@@ -10,6 +10,7 @@ from perdure.pipelines.extract import sniff, sniff_file
 from perdure.pipelines.extract.sniff import MBOX
 
 AUTO, DOCUMENT, IMAGE, MAIL = "auto", "document", "image", "mail"
+ARCHIVES = "archives"  # the collection of archives of mail
 
 
 def routed(entry: Mapping[str, Any], known: Container[str]) -> tuple[str, dict[str, Any]]:
@@ -20,10 +21,13 @@ def routed(entry: Mapping[str, Any], known: Container[str]) -> tuple[str, dict[s
         found["media_type"] = sniff_file(Path(path), entry.get("name", ""), entry.get("media_type", ""))
     elif (data := entry.get("data")) is not None:
         found["media_type"] = sniff(data, entry.get("name", ""), entry.get("media_type", ""))
-    kind = found.get("media_type", "")
-    wanted = IMAGE if kind.startswith("image/") else MAIL if kind == MBOX else DOCUMENT
-    if wanted not in known:
-        return DOCUMENT, found
+    wanted = by_kind(found.get("media_type", ""), known)
     if wanted == MAIL and "collection" not in entry:
-        found["collection"] = "archives"
+        found["collection"] = ARCHIVES
     return wanted, found
+
+
+def by_kind(media_type: str, known: Container[str]) -> str:
+    """The pipeline for what is of this type, of those that are known; DOCUMENT, known or not, takes all the rest."""
+    wanted = IMAGE if media_type.startswith("image/") else MAIL if media_type == MBOX else DOCUMENT
+    return wanted if wanted in known else DOCUMENT
