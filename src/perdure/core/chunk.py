@@ -36,8 +36,10 @@ def revision(chunks: tuple[Chunk, ...]) -> str:
     hashed = hashlib.sha256()
     for c in chunks:
         vector = c.vector or b""
-        told = (c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, c.model, len(vector))
+        text = c.text.encode(errors="surrogatepass")
+        told = (c.id, c.position, c.start, c.end, c.anchor, c.page, c.model, len(text), len(vector))
         hashed.update(ascii(told).encode())
+        hashed.update(text)
         hashed.update(vector)
     return hashed.hexdigest()
 

@@ -17,7 +17,7 @@ PLACES_MAX = 40  # of words asked for that a snippet is chosen among
 
 _ANCHOR = re.compile(r"<!-- \w+=\d+ -->\s*")  # for machines; nobody wants to read it
 _WORD = re.compile(r"[^\W_]+")
-_FOREIGN = re.compile(r"[^\W\x00-\x7f]")  # a letter or digit beyond ASCII
+_FOREIGN = re.compile(r"[^\W\x00-\x7f]|[\u0300-\u036f]")  # a letter, digit or accent beyond ASCII
 _SPACED = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 _ACCENT = re.compile("[\u0300-\u036f]+")
 _SCRIPTS = re.compile(
@@ -35,20 +35,27 @@ def folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     bare = _ACCENT.sub("", unicodedata.normalize("NFKD", text.casefold()))
-    return unicodedata.normalize("NFKC", bare)
+    return unicodedata.normalize("NFKC", bare).casefold()  # once more: a sign such as ℠ stands for capitals
 
 
 def words(text: str) -> list[str]:
     """The words of a text, in order."""
-    plain = folded(text)
-    if _FOREIGN.search(plain) is None:  # as most texts are: then bytes will do, at a third of the time
-        found = plain.encode("ascii", "replace").translate(_SPACED).decode().split()
-        return (
-            found
-            if len(max(found, key=len, default="")) <= WORD_CHARS_MAX
-            else [w[:WORD_CHARS_MAX] for w in found]
-        )
-    return [word for run in _WORD.findall(plain) for word in _cut(run)]
+    spaced = _spaced(text)
+    if spaced is None:
+        return [word for run in _WORD.findall(folded(text)) for word in _cut(run)]
+    found = spaced.split()
+    long = max(map(len, found), default=0) > WORD_CHARS_MAX
+    return [word[:WORD_CHARS_MAX] for word in found] if long else found
+
+
+def _spaced(text: str) -> str | None:
+    """The text with spaces for all that is in no word, if ASCII is enough for its words, as it mostly is: bytes are
+    many times as fast to deal with."""
+    if not text.isascii() and (_FOREIGN.search(text) or not unicodedata.is_normalized("NFKD", text)):
+        text = folded(text)
+        if _FOREIGN.search(text):
+            return None
+    return text.lower().encode("ascii", "replace").translate(_SPACED).decode()
 
 
 def terms(query: str) -> list[Term]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from perdure.engine import verdict
@@ -24,10 +25,12 @@ from perdure.engine.crossing import (
     decode_error,
     encode_error,
 )
-from perdure.engine.nursery import birth, memory, threads, tree
+from perdure.engine.nursery import birth, has_children, memory, resident, threads, tree
 from perdure.engine.verdict import CellCrashed, CellDoubtful, End, Limits, NurseryLost
 from perdure.errors import PerdureError
 
+SMALL = 16_384  # most messages
+LOOK_S = 0.5  # between two full looks at a cell that is small
 REST_SHARE = 4  # a cell that holds more than this part of its memory is not used again
 
 OnMessage = Callable[[bytes], Awaitable[bytes]]
@@ -36,30 +39,43 @@ OnStart = Callable[[int], None]
 
 async def send(sock: socket.socket, kind: int, body: bytes = b"") -> None:
     """Send one whole message."""
-    loop = asyncio.get_running_loop()
-    await loop.sock_sendall(sock, HEAD.pack(kind, len(body)))
+    loop, head = asyncio.get_running_loop(), HEAD.pack(kind, len(body))
+    if len(body) < CHUNK:
+        head, body = head + body, b""
+    await loop.sock_sendall(sock, head)
     if body:
         await loop.sock_sendall(sock, body)
 
 
-async def receive(sock: socket.socket) -> tuple[int, bytes]:
-    """Receive one whole message; EOFError when the other side is gone or talks nonsense."""
-    kind, size = HEAD.unpack(await _exactly(sock, HEAD.size))
-    if kind > OUT_OF_MEMORY or size > BODY_MAX:
-        raise EOFError("not a message")
-    return kind, await _exactly(sock, size)
+class Inbox:
+    """Whole messages from a socket; a small one with a single read."""
 
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._read = b""
 
-async def _exactly(sock: socket.socket, size: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    parts = []
-    while size:
-        part = await loop.sock_recv(sock, min(size, CHUNK))
+    async def receive(self) -> tuple[int, bytes]:
+        """The next one; EOFError when the other side is gone or talks nonsense."""
+        while len(self._read) < HEAD.size:
+            self._read += await self._more(SMALL)
+        kind, size = HEAD.unpack_from(self._read)
+        if kind > OUT_OF_MEMORY or size > BODY_MAX:
+            raise EOFError("not a message")
+        end = HEAD.size + size
+        body, self._read = self._read[HEAD.size : end], self._read[end:]
+        if len(body) == size:
+            return kind, body
+        parts, missing = [body], size - len(body)
+        while missing:
+            parts.append(await self._more(min(missing, CHUNK)))
+            missing -= len(parts[-1])
+        return kind, b"".join(parts)
+
+    async def _more(self, size: int) -> bytes:
+        part = await asyncio.get_running_loop().sock_recv(self._sock, size)
         if not part:
             raise EOFError("the other side is gone")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        return part
 
 
 class Call:
@@ -70,6 +86,7 @@ class Call:
 
     def __init__(self, limits: Limits, sock: socket.socket, whose: str = "") -> None:
         self.limits, self.sock, self.whose = limits, sock, whose
+        self.inbox = Inbox(sock)
         self.pid = 0
         self.ended: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
         self.asked = self.heard = time.monotonic()
@@ -77,6 +94,7 @@ class Call:
         self.answering = self.doomed = False
         self.cause: PerdureError | None = None
         self.seen: dict[int, str] = {}
+        self.looked = 0.0  # when its processes were last counted
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
 
@@ -99,14 +117,14 @@ class Call:
         """Hand over the call and answer its messages; its last one, or None when it fell silent for good."""
         try:
             if not self.served:
-                self.pid = int((await receive(self.sock))[1])
+                self.pid = int((await self.inbox.receive())[1])
             if started is not None:
                 started(self.pid)
             self.began = self.heard = time.monotonic()
             await send(self.sock, CALL, target.encode())
             await send(self.sock, CALL, payload)
             while True:
-                kind, body = await receive(self.sock)
+                kind, body = await self.inbox.receive()
                 if kind != ASK:
                     return kind, body
                 self.answering = True
@@ -116,18 +134,24 @@ class Call:
         except (EOFError, ConnectionError):
             return None
 
-    def check(self, now: float, strays: Iterable[int]) -> None:
+    def check(self, now: float, strays: Collection[int]) -> None:
         """Kill the cell if it is over a limit; `strays` are processes of it that lost their parent."""
         if self.began is None or self.doomed:
             return
         silent_s = 0.0 if self.answering else now - self.heard
         cause: PerdureError | None = verdict.overdue(self.limits, now - self.began, silent_s)
-        if cause is None:
+        if cause is None and (strays or not self._small_and_alone(now)):
             pids = [pid for root in (self.pid, *strays) for pid in tree(root)]
             self.seen = {pid: self.seen.get(pid) or birth(pid) for pid in pids}
+            self.looked = now
             cause = verdict.oversized(self.limits, memory(pids), len(pids))
         if cause is not None:
             self.kill(cause)
+
+    def _small_and_alone(self, now: float) -> bool:
+        """Whether a quick look will do: it has no processes, as was found out just now, and is far from its limit."""
+        alone = len(self.seen) == 1 and now - self.looked < LOOK_S and not has_children(self.pid)
+        return alone and resident(self.pid) < (self.limits.memory_bytes or math.inf) // 2
 
     def kill(self, cause: PerdureError | None = None) -> None:
         """Kill the cell and everything below it, at the latest when its pid is known. The first cause stands."""

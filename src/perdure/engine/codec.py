@@ -109,6 +109,8 @@ ANY = Codec()
 
 def clean(text: str) -> str:
     """The text with lone surrogates replaced by U+FFFD; NUL and everything else is kept."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

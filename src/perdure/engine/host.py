@@ -54,7 +54,7 @@ class Host:
         try:
             async with asyncio.timeout(WARM_S):
                 await call.send(control, crossing.CALL, json.dumps(hello).encode())
-                kind, body = await call.receive(control)
+                kind, body = await call.Inbox(control).receive()
             if kind == crossing.RAISED:
                 raise PreloadFailed(str(error := crossing.decode_error(body))) from error
         except BaseException as error:
@@ -181,7 +181,7 @@ class Host:
             gap, last = now - last, now
             late = gap > LATE_S and not late
             strays: dict[int, list[int]] = defaultdict(list)
-            for pid in children(self.process.pid):
+            for pid in self.strays():
                 with suppress(OSError):
                     strays[os.getsid(pid)].append(pid)
             for cell in list(self.calls.values()):
@@ -195,7 +195,7 @@ class Host:
                 elif cell.began is None and now - cell.asked > WARM_S:
                     await self.lose("started no cell in time")
                 else:
-                    cell.check(now, (pid for pid in strays[cell.pid] if pid != cell.pid))
+                    cell.check(now, strays[cell.pid])
 
     async def lose(self, why: str) -> None:
         """Give the process up: its cells are killed and their calls fail with NurseryLost."""

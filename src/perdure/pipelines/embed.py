@@ -13,7 +13,8 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,15 @@ KNOWN_MAX = 100_000  # words whose tokens are kept, and how long they are at mos
 KNOWN_CHARS = 40
 
 _WORD = re.compile(r" *[^ \n]+| +|\n")
+
+
+#: Where vectors are made: threads that only compute keep each other from the interpreter, and all others too.
+_COMPUTING = ThreadPoolExecutor(1, "perdure-embed")
+
+
+async def _alone(embed: Callable[[Sequence[str]], list[bytes]], texts: Sequence[str]) -> list[bytes]:
+    """Embed beside the event loop, after whatever else is to be embedded."""
+    return await asyncio.get_running_loop().run_in_executor(_COMPUTING, embed, texts)
 
 
 class Embedder(Protocol):
@@ -57,7 +67,7 @@ class Hashing:
         return [self._vector(text) for text in texts]
 
     async def aembed(self, texts: Sequence[str]) -> list[bytes]:
-        return await asyncio.to_thread(self.embed, texts)
+        return await _alone(self.embed, texts)
 
     def _vector(self, text: str) -> bytes:
         counts: dict[str, int] = {}
@@ -91,6 +101,7 @@ class WordLlama:
         self._tokenizer = model.tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.normalizer = Replace(" ", "\u2581")  # without the one that it puts before a text
+        (self._newline,) = self._tokenizer.encode("\n", add_special_tokens=False).ids
         self._known: dict[str, bytes] = {}
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
@@ -102,20 +113,30 @@ class WordLlama:
         return [vector.tobytes() for vector in found]
 
     async def aembed(self, texts: Sequence[str]) -> list[bytes]:
-        return await asyncio.to_thread(self.embed, texts)
+        return await _alone(self.embed, texts)
 
     def _tokens(self, texts: Sequence[str]) -> Iterator[Any]:
         """The numbers of each text's tokens."""
         if len(self._known) > KNOWN_MAX:
             self._known = {}
         known = self._known  # another thread may begin anew meanwhile
+        cut = [_WORD.findall(f" {text}") if text else [] for text in texts]
         rare: dict[str, bytes] = {}
-        for text in texts:
-            words = _WORD.findall(f" {text}") if text else []
-            for word in {word for word in words if word not in known}:
-                tokens = self._tokenizer.encode(word, add_special_tokens=False).ids
-                (known if len(word) <= KNOWN_CHARS else rare)[word] = np.array(tokens, np.int32).tobytes()
-            yield np.frombuffer(b"".join([known.get(word) or rare[word] for word in words]), np.int32)
+        for word, tokens in self._cut({word for pieces in cut for word in pieces if word not in known}):
+            (known if len(word) <= KNOWN_CHARS else rare)[word] = tokens
+        for pieces in cut:
+            yield np.frombuffer(b"".join([known.get(word) or rare[word] for word in pieces]), np.int32)
+
+    def _cut(self, words: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """Each word with its tokens: all are cut at one go, with the ends of lines between them."""
+        inside = [word for word in words if word != "\n"]
+        ids = np.array(self._tokenizer.encode("\n".join(inside), add_special_tokens=False).ids, np.int32)
+        ends = [*np.flatnonzero(ids == self._newline).tolist(), len(ids)]
+        raw, begin, size = ids.tobytes(), 0, ids.itemsize
+        for word, end in zip(inside, ends, strict=bool(inside)):
+            yield word, raw[begin * size : end * size]
+            begin = end + 1
+        yield "\n", np.array([self._newline], np.int32).tobytes()
 
 
 class Endpoint:
