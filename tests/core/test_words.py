@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from perdure.core.words import WORD_CHARS_MAX, words
 
-MIXED = st.text(alphabet=st.sampled_from(list("aB1 _-'\n“’–…™½ﬁéÉe\u0301ßİ日本かｶﾞⒶª²℠Ⅳ\u20d0\u00a0")), max_size=80)
+MIXED = st.text(
+    alphabet=st.sampled_from(list("aB1 _-'\n“’–…™½ﬁéÉe\u0301ßİ日本かｶﾞⒶª²℠Ⅳ\u20d0\u00a0")), max_size=80
+)
 
 
 def thorough(text: str) -> list[str]:

@@ -25,6 +25,8 @@ from tests.doors.command import COMMAND, environment, perdure, refused, succeede
 from tests.pipelines.image.making import corners, stored
 from tests.pipelines.mail.boxes import letter, mbox
 
+pytestmark = pytest.mark.long_on_postgres
+
 PAGE = (
     b"<!doctype html><html><body><h1>On queues</h1><p>A page of a few words about queues.</p></body></html>"
 )

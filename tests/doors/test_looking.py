@@ -15,6 +15,8 @@ from perdure.core.model import ALIASES
 from perdure.testing import drain, trial
 from tests.doors.command import refused, succeeded
 
+pytestmark = pytest.mark.long_on_postgres
+
 books = Pipeline("books")
 
 

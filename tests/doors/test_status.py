@@ -16,6 +16,8 @@ from perdure.store.open import open_store
 from perdure.testing import drain, trial
 from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 
+pytestmark = pytest.mark.long_on_postgres
+
 OVERVIEW_KEYS = (
     "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
     "dead stuck escalation audit outbox"

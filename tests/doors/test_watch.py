@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pytest
 from PIL import Image
 
 from perdure import Document, Perdure, Pipeline
@@ -22,6 +23,8 @@ from perdure.testing import tick, trial
 from tests.doors.command import COMMAND, environment, facts, perdure
 from tests.doors.needing import busy, needing
 from tests.pipelines.mail.boxes import letter, mbox
+
+pytestmark = pytest.mark.long_on_postgres
 
 ROOT = Path(__file__).parents[2]
 

@@ -44,7 +44,10 @@ def message(kind: int, body: bytes) -> bytes:
 
 def test_two_at_once_are_two() -> None:
     # a thread of the stage asks while the stage itself is done
-    assert talk(message(ASK, b"progress") + message(DONE, b"output")) == [(ASK, b"progress"), (DONE, b"output")]
+    assert talk(message(ASK, b"progress") + message(DONE, b"output")) == [
+        (ASK, b"progress"),
+        (DONE, b"output"),
+    ]
 
 
 def test_one_in_single_bytes_is_one() -> None:

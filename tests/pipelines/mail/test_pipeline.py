@@ -187,6 +187,7 @@ def test_hostile_headers_are_stored(store_url: str, harm: bytes) -> None:
         assert (account["summaries"], account["threads_dead"]) == (2, 0)
 
 
+@pytest.mark.long_on_postgres
 def test_of_a_very_long_thread_the_document_has_less_of_each_message(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +310,7 @@ def test_other_content_while_it_is_in_progress(store_url: str, rounds: int) -> N
         assert [row["messages"] for row in alive] == [2]
 
 
+@pytest.mark.long_on_postgres
 def test_a_batch_that_was_saved_is_not_split_again(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     box = mbox(*(letter(f"p{n}", hour=n) for n in range(2 * BATCH + 10)))
     reads: Counter[int] = Counter()
