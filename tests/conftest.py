@@ -19,6 +19,8 @@ import asyncpg
 import hypothesis
 import pytest
 
+from perdure.store.open import open_store
+
 # how long an example takes depends on what else the machine does
 hypothesis.settings.register_profile("perdure", deadline=None)
 hypothesis.settings.load_profile("perdure")
@@ -94,19 +96,43 @@ async def _execute(server_url: str, statement: str) -> None:
         await connection.close()
 
 
+@contextmanager
+def postgres_database(server_url: str, template: str = "template1") -> Iterator[str]:
+    """The name of a new database, dropped at the end, whoever is still connected."""
+    name = f"perdure_test_{uuid.uuid4().hex}"
+    asyncio.run(_execute(server_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+    yield name
+    asyncio.run(_execute(server_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
 @pytest.fixture
 def postgres_url(postgres_server_url: str) -> Iterator[str]:
-    """The address of a fresh, empty PostgreSQL database; dropped after the test, whoever is still connected."""
-    name = f"perdure_test_{uuid.uuid4().hex}"
-    asyncio.run(_execute(postgres_server_url, f'CREATE DATABASE "{name}" TEMPLATE template1'))
-    yield database_url(postgres_server_url, name)
-    asyncio.run(_execute(postgres_server_url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+    """The address of a fresh, empty PostgreSQL database."""
+    with postgres_database(postgres_server_url) as name:
+        yield database_url(postgres_server_url, name)
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server_url: str) -> Iterator[str]:
+    """A database with the tables of a store: to copy it takes a tenth of the time that it takes to make them."""
+    with postgres_database(postgres_server_url) as name:
+        asyncio.run(open_store(database_url(postgres_server_url, name)).migrate())
+        yield name
+
+
+@pytest.fixture
+def postgres_store_url(postgres_server_url: str, postgres_template: str) -> Iterator[str]:
+    """The address of a fresh store on PostgreSQL."""
+    with postgres_database(postgres_server_url, postgres_template) as name:
+        yield database_url(postgres_server_url, name)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a fresh, empty store: every test that takes it runs on SQLite and on PostgreSQL."""
+    """The address of a fresh store: every test that takes it runs on SQLite and on PostgreSQL, where it has its tables
+    already unless the test is marked `empty_store`."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/perdure.db"
-    url: str = request.getfixturevalue("postgres_url")
+    empty = request.node.get_closest_marker("empty_store") is not None
+    url: str = request.getfixturevalue("postgres_url" if empty else "postgres_store_url")
     return url

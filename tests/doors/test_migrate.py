@@ -12,6 +12,8 @@ import pytest
 from perdure.store.migrate import TABLE, known
 from tests.doors.command import facts, refused, succeeded
 
+pytestmark = pytest.mark.empty_store
+
 UP_TO_DATE = "nothing to do: the store is up to date\n"
 
 

@@ -18,6 +18,8 @@ from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
 from tests.store.making import document, one
 
+pytestmark = pytest.mark.empty_store
+
 SQLITE_SCHEMA = (
     "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY type, name"
 )
