@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,10 @@ _SPACE = re.compile(r"\s+")
 _LEADING_HASH = re.compile(r"^(#{1,6} )", re.M)
 
 
+#: The library crashes if two threads are in it, as can be where stages run without processes of their own.
+_PDFIUM = threading.RLock()
+
+
 class PdfReader:
     """Pages from 1. Bookmarks give the outline, and mark the lines they name as headings."""
 
@@ -38,6 +43,10 @@ class PdfReader:
         self._ocr_language = ocr_language  # "": pictures are left alone
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             scan(data)
+        with _PDFIUM:
+            self._begin(path)
+
+    def _begin(self, path: Path) -> None:
         self._pdf = _open(path)
         count = len(self._pdf)
         if count > caps.PAGES_MAX:
@@ -53,14 +62,15 @@ class PdfReader:
         self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
 
     def read(self, key: int) -> Part:
-        with self._page(key) as page:
+        with _PDFIUM, self._page(key) as page:
             text = _text(page, key)
             if text.strip():
                 return self._part(key, text)
             return self._read_picture(key, page)
 
     def close(self) -> None:
-        self._pdf.close()
+        with _PDFIUM:
+            self._pdf.close()
 
     @contextmanager
     def _page(self, key: int) -> Iterator[PdfPage]:
