@@ -12,7 +12,7 @@ SEEDS  ?= 20000
 EXAMPLES ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench peers sim faults fuzz clean
+.PHONY: help setup demo test check format bench peers sim faults long fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 
 faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }
 	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
+
+long: setup ## every test that make test leaves out, which takes hours; fuzz and sim have numbers of their own
+	$(PYTEST) -m long --timeout=7200 tests
 
 fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (300 by default: over 20,000 requests)
 	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py

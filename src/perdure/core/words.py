@@ -40,22 +40,14 @@ def folded(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of a text, in order."""
-    spaced = _spaced(text)
-    if spaced is None:
-        return [word for run in _WORD.findall(folded(text)) for word in _cut(run)]
-    found = spaced.split()
-    long = max(map(len, found), default=0) > WORD_CHARS_MAX
-    return [word[:WORD_CHARS_MAX] for word in found] if long else found
-
-
-def _spaced(text: str) -> str | None:
-    """The text with spaces for all that is in no word, if ASCII is enough for its words, as it mostly is: bytes are
-    many times as fast to deal with."""
+    # ASCII is enough for the words of most texts, and bytes are many times as fast to deal with
     if not text.isascii() and (_FOREIGN.search(text) or not unicodedata.is_normalized("NFKD", text)):
         text = folded(text)
         if _FOREIGN.search(text):
-            return None
-    return text.lower().encode("ascii", "replace").translate(_SPACED).decode()
+            return [word for run in _WORD.findall(text) for word in _cut(run)]
+    found = text.lower().encode("ascii", "replace").translate(_SPACED).decode().split()
+    long = max(map(len, found), default=0) > WORD_CHARS_MAX
+    return [word[:WORD_CHARS_MAX] for word in found] if long else found
 
 
 def terms(query: str) -> list[Term]:

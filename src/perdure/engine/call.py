@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import socket
@@ -25,12 +24,11 @@ from perdure.engine.crossing import (
     decode_error,
     encode_error,
 )
-from perdure.engine.nursery import birth, has_children, memory, resident, threads, tree
+from perdure.engine.nursery import birth, memory, threads, tree
 from perdure.engine.verdict import CellCrashed, CellDoubtful, End, Limits, NurseryLost
 from perdure.errors import PerdureError
 
 SMALL = 16_384  # most messages
-LOOK_S = 0.5  # between two full looks at a cell that is small
 REST_SHARE = 4  # a cell that holds more than this part of its memory is not used again
 
 OnMessage = Callable[[bytes], Awaitable[bytes]]
@@ -94,7 +92,6 @@ class Call:
         self.answering = self.doomed = False
         self.cause: PerdureError | None = None
         self.seen: dict[int, str] = {}
-        self.looked = 0.0  # when its processes were last counted
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
 
@@ -140,18 +137,12 @@ class Call:
             return
         silent_s = 0.0 if self.answering else now - self.heard
         cause: PerdureError | None = verdict.overdue(self.limits, now - self.began, silent_s)
-        if cause is None and (strays or not self._small_and_alone(now)):
+        if cause is None:
             pids = [pid for root in (self.pid, *strays) for pid in tree(root)]
             self.seen = {pid: self.seen.get(pid) or birth(pid) for pid in pids}
-            self.looked = now
             cause = verdict.oversized(self.limits, memory(pids), len(pids))
         if cause is not None:
             self.kill(cause)
-
-    def _small_and_alone(self, now: float) -> bool:
-        """Whether a quick look will do: it has no processes, as was found out just now, and is far from its limit."""
-        alone = len(self.seen) == 1 and now - self.looked < LOOK_S and not has_children(self.pid)
-        return alone and resident(self.pid) < (self.limits.memory_bytes or math.inf) // 2
 
     def kill(self, cause: PerdureError | None = None) -> None:
         """Kill the cell and everything below it, at the latest when its pid is known. The first cause stands."""

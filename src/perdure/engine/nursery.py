@@ -30,7 +30,6 @@ REPORT = struct.Struct("!BQqqqd")
 STARTED, ENDED, FAILED = range(3)
 
 PR_SET_CHILD_SUBREAPER = 36
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 # --- looking at processes --------------------------------------------------------------------
@@ -44,15 +43,6 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
                 found += map(int, listing.read().split())
     return found
-
-
-def has_children(pid: int) -> bool:
-    """Whether the first thread of a process has any: quicker than to ask all of them."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as listing:
-            return bool(listing.read(1))
-    except OSError:
-        return False
 
 
 def tree(pid: int) -> list[int]:
@@ -81,15 +71,6 @@ def memory(pids: Iterable[int]) -> int:
                 if line.startswith((b"RssAnon:", b"RssShmem:", b"VmSwap:")):
                     total += int(line.split()[1]) * 1024
     return total
-
-
-def resident(pid: int) -> int:
-    """Bytes that the process has in memory, pages of mapped files included: a tenth of the time that `memory` takes."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb", buffering=0) as statm:
-            return int(statm.read().split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
 
 
 # --- the nursery -----------------------------------------------------------------------------

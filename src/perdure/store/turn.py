@@ -1,4 +1,4 @@
-"""Whose turn it is to write: one process at a time, in the order they asked, through a `flock` on a file.
+"""Whose turn it is to write: one process at a time, more or less in the order they asked, through a `flock` on a file.
 
 SQLite's own busy handler starves writers. The holder writes down who it is and since when, so that nobody waits for
 ever for a process that was frozen in the middle of a transaction: a *worker* that keeps its turn for too long is ended,
@@ -56,7 +56,7 @@ class Turn:
                 os.close(fd)
 
     def _soon(self) -> bool:
-        """Whether it is ours within about the time that a commit takes: a thread to wait in costs more than that."""
+        """Whether it is ours within about the time that a commit takes: to wait in a thread costs twice the CPU."""
         for pause_s in SOON_S:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
