@@ -36,6 +36,8 @@ PAGES = {
     "copyright": "/usr/share/doc/debian-policy/copyright-format-1.0.html",
     "practices": "/usr/share/developers-reference/best-pkging-practices.html",
     "choosing": "/usr/share/doc/debian/FAQ/choosing.en.html",
+    "kernel": "/usr/share/doc/debian/FAQ/kernel.en.html",
+    "introduction": "/usr/share/doc/zsh-common/html/Introduction.html",
     "calendar": "/usr/share/doc/zsh-common/html/Calendar-Function-System.html",
 }
 RST = "/usr/share/developers-reference/_sources"

@@ -43,33 +43,6 @@ def test_markup(html: str, expected: str) -> None:
     assert markdown(html) == expected
 
 
-def test_a_page_keeps_its_text_and_loses_what_surrounds_it() -> None:
-    text = " ".join(f"Sentence number {number} tells about the matter at hand." for number in range(60))
-    links = "".join(
-        f"<li><a href='/{n}'>Another story that has nothing to do with it {n}</a></li>" for n in range(200)
-    )
-    page = (
-        f"<html lang=en><title>The matter</title><body><nav>Home</nav><div class=menu><ul>{links}</ul></div>"
-        f"<article><h1>The matter</h1><p>{text}</p></article><footer>Imprint</footer></body></html>"
-    )
-    with open_reader(page.encode()) as reader:
-        parts = [reader.read(key) for key in reader.parts]
-        assert (reader.title, reader.language) == ("The matter", "en")
-    whole = "\n".join(part.text for part in parts)
-    assert "Sentence number 59" in whole
-    assert "Another story" not in whole
-    assert "Imprint" not in whole
-
-
-def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
-    page = (
-        "<body><header>Site</header><form><article><header><h1>The title</h1></header><p>Text.</p>"
-        "<aside>A note.</aside></article></form><aside>Advertising</aside><footer>Imprint</footer></body>"
-    )
-    (part,) = extract(page.encode())
-    assert part.text == "# The title\n\nText.\n\nA note."
-
-
 def test_sections_follow_the_main_headings() -> None:
     text = "intro\n\n# Title\n\nx\n\n## A\n\n```\n# no heading\n```\n\n### a1\n\n## B\n\ny"
     parts = list(extract(text.encode(), name="notes.md"))

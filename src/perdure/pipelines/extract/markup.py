@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from perdure.errors import Permanent
@@ -17,15 +18,15 @@ from perdure.pipelines.extract.caps import bomb
 from perdure.pipelines.extract.part import clean
 
 if TYPE_CHECKING:
-    from lxml.html import HtmlElement
+    from lxml.etree import _Element as Element
 
-_SKIPPED = frozenset(
+SKIPPED = frozenset(
     "script style template noscript head iframe object svg select textarea rp annotation".split()
 )
 _AROUND = frozenset("nav dialog button".split())
 _AROUND_OUTSIDE = frozenset("header footer aside".split())  # of the page, not of an article
 _TEXT_ITSELF = frozenset("article main section blockquote".split())
-_ROLES = frozenset("navigation banner contentinfo search complementary".split())
+ROLES = frozenset("navigation banner contentinfo search complementary".split())
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q rb rt ruby s samp small "
     "span strike strong sub sup time tt u var wbr input image math mi mn mo mrow msup msub msubsup mfrac msqrt mroot "
@@ -37,38 +38,44 @@ _FRAMES = frozenset("li blockquote td th table tr".split())
 _FRAMES_MAX = 24  # deeper lists and quotes keep their text and lose their indent
 _PERMALINKS = frozenset("¶ # §".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_SPACES = re.compile(r"  +")
+_LINE_END = re.compile(r" *\n *")
+_ITEM = re.compile(r"- |\d+\. ")
+_BAR = re.compile(r"(?<!\\)\|")
 _ESCAPED = re.compile(r"^(#{1,6} )", re.M)
 
 
-def parse_html(text: str) -> HtmlElement:
+def parse_html(text: str) -> Element:
     """The page as a tree. Permanent: document_empty, document_bomb."""
-    from lxml import etree, html
+    from lxml import etree
 
     data = text.encode(errors="replace")
     if len(data) > caps.MARKUP_BYTES_MAX:
         raise bomb(f"the page has {len(data)} bytes, at most {caps.MARKUP_BYTES_MAX} are read")
     # A walk past many comments takes time by the square of their number.
-    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     try:
-        root = html.document_fromstring(data, parser=parser)
+        root: Element | None = etree.fromstring(data, parser)
     except (etree.ParserError, etree.XMLSyntaxError) as error:
         if too_much(str(error)):
             raise bomb(f"the page is nested too deeply: {error}") from error
-        raise Permanent("document_empty", "there is nothing in this page") from error
+        root = None
+    if root is None:
+        raise Permanent("document_empty", "there is nothing in this page")
     if any(too_much(entry.message or "") for entry in parser.error_log):
         raise bomb("the page is nested too deeply to be read whole")
     return root
 
 
-def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
+def to_markdown(root: Element, *, bare: bool = False) -> str:
     """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text."""
     from lxml import etree
 
     writer = _Writer()
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
-        tag = node.tag.rpartition("}")[2].lower()
-        skipped = tag in _SKIPPED or (bare and _surrounds(tag, node))
+        tag = _local(node.tag)
+        skipped = tag in SKIPPED or (bare and _surrounds(tag, node))
         if event == "start" and skipped:
             walk.skip_subtree()
         elif event == "start":
@@ -82,10 +89,15 @@ def to_markdown(root: HtmlElement, *, bare: bool = False) -> str:
     return clean(writer.finish())
 
 
-def _surrounds(tag: str, node: HtmlElement) -> bool:
+@lru_cache(maxsize=1_000)
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2].lower()
+
+
+def _surrounds(tag: str, node: Element) -> bool:
     if tag in _AROUND_OUTSIDE:
         return not any(above.tag in _TEXT_ITSELF for above in node.iterancestors())
-    return tag in _AROUND or node.get("role") in _ROLES or node.get("hidden") is not None
+    return tag in _AROUND or node.get("role") in ROLES or node.get("hidden") is not None
 
 
 class _Frame:
@@ -110,7 +122,7 @@ class _Writer:
         if text:
             self._frames[-1].inline.append(text if self._pre else _SPACE.sub(" ", text))
 
-    def open(self, tag: str, node: HtmlElement) -> None:
+    def open(self, tag: str, node: Element) -> None:
         frame = self._frames[-1]
         if tag == "br":
             frame.inline.append("\n")
@@ -127,7 +139,7 @@ class _Writer:
             elif tag in _FRAMES and len(self._frames) < _FRAMES_MAX:
                 self._frames.append(_Frame(tag, self._marker() if tag == "li" else ""))
 
-    def close(self, tag: str, node: HtmlElement) -> None:
+    def close(self, tag: str, node: Element) -> None:
         if tag in _MARKS or tag == "a":
             self._wrap(tag, node.get("href") or "")
         elif tag in _HEADINGS:
@@ -182,8 +194,11 @@ class _Writer:
         text = "".join(frame.inline)
         frame.inline.clear()
         if form is not _fence and not self._pre:
-            text = re.sub(r" *\n *", "\n", text).strip()
-            text = re.sub(r"  +", " ", text)
+            text = text.strip()
+            if "\n" in text:
+                text = _LINE_END.sub("\n", text)
+            if "  " in text:
+                text = _SPACES.sub(" ", text)
         if not text.strip():
             return
         if form is not None:
@@ -219,16 +234,16 @@ def _assemble(frame: _Frame) -> str:
 def _join(blocks: list[str]) -> str:
     # Items of a list and rows of a table stand on consecutive lines, everything else apart.
     out: list[str] = []
-    table = False
+    table = was_item = False
     for block in blocks:
         row = block.startswith("|") and "\n" not in block
-        item = block.startswith(("- ", "1. ")) or bool(re.match(r"\d+\. ", block[:12]))
+        item = _ITEM.match(block[:12]) is not None
         if out:
-            tight = (row and table) or (item and re.match(r"- |\d+\. ", out[-1][:12]) is not None)
+            tight = (row and table) or (item and was_item)
             out[-1] += "\n" if tight else "\n\n"
         out.append(block)
         if row and not table:
-            cells = max(1, len(re.findall(r"(?<!\\)\|", block)) - 1)
+            cells = max(1, len(_BAR.findall(block)) - 1)
             out[-1] += "\n|" + " --- |" * cells
-        table = row
+        table, was_item = row, item
     return "".join(out)

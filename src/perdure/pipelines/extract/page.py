@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
+from perdure.pipelines.extract.around import words_around
 from perdure.pipelines.extract.charset import decode_markup
 from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
 
 if TYPE_CHECKING:
-    from lxml.html import HtmlElement
+    from lxml.etree import _Element as Element
 
+_AROUND_SHARE = 0.25  # a page that has no more around its text is taken whole without a search
 _MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then nothing of it can be lost
 _MAIN_SHARE_MIN = 0.1  # less than this was not the main text
 _MAIN_WORDS_MIN = 30
@@ -44,7 +45,7 @@ class PageReader:
         self._sections = []
 
 
-def _markdown_of(root: HtmlElement) -> str:
+def _markdown_of(root: Element) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
@@ -52,17 +53,20 @@ def _markdown_of(root: HtmlElement) -> str:
         return to_markdown(root)  # a page that is all header or form
     if words < _MAIN_WORDS_MIN or sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
         return whole
+    if words_around(root, words) <= _AROUND_SHARE * words:
+        return whole
     main = _main_text(root)
-    share = count_words(main) / words
-    return main if _MAIN_SHARE_MIN <= share < _MAIN_SHARE and count_words(main) >= _MAIN_WORDS_MIN else whole
+    found = count_words(main)
+    return main if _MAIN_SHARE_MIN <= found / words < _MAIN_SHARE and found >= _MAIN_WORDS_MIN else whole
 
 
-def _main_text(root: HtmlElement) -> str:
+def _main_text(root: Element) -> str:
     import trafilatura
+    from lxml import etree, html
 
     try:
         text = trafilatura.extract(
-            deepcopy(root),
+            html.document_fromstring(etree.tostring(root, encoding="unicode")),
             output_format="markdown",
             favor_recall=True,
             include_links=True,

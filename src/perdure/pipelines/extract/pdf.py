@@ -59,9 +59,13 @@ class PdfReader:
         if self._is_form:
             self._pdf.init_forms()
         self._bookmarks = _bookmarks(self._pdf)
+        self._first = ""  # the text of the first page, where it was read for its title and not yet asked for
         self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
 
     def read(self, key: int) -> Part:
+        if key == 1 and self._first:
+            text, self._first = self._first, ""
+            return self._part(1, text)
         with _PDFIUM, self._page(key) as page:
             text = _text(page, key)
             if text.strip():
@@ -92,8 +96,10 @@ class PdfReader:
 
     def _first_line(self) -> str:
         with self._page(1) as page:
-            lines = (line.strip() for line in _text(page, 1).split("\n"))
-            return next((line for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
+            text = _text(page, 1)
+        self._first = text if text.strip() else ""
+        lines = (line.strip() for line in text.split("\n"))
+        return next((line for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
 
     def _part(self, key: int, text: str) -> Part:
         text = _LEADING_HASH.sub(r"\\\1", text)

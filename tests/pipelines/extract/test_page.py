@@ -1,0 +1,91 @@
+"""Web pages: what surrounds the text goes where it is the larger part; elsewhere nothing of the text is lost."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from perdure.pipelines.extract import extract, open_reader
+from perdure.pipelines.extract.around import words_around
+from perdure.pipelines.extract.markup import parse_html
+
+STORY = " ".join(f"Sentence number {number} tells about the matter at hand." for number in range(60))
+LINKS = "".join(
+    f"<li><a href='/{n}'>Another story that has nothing to do with it {n}</a></li>" for n in range(200)
+)
+
+
+def text_of(page: str) -> str:
+    return "\n".join(part.text for part in extract(page.encode(), name="page.html"))
+
+
+def test_a_page_keeps_its_text_and_loses_what_surrounds_it() -> None:
+    page = (
+        f"<html lang=en><title>The matter</title><body><nav>Home</nav><div class=menu><ul>{LINKS}</ul></div>"
+        f"<article><h1>The matter</h1><p>{STORY}</p></article><footer>Imprint</footer></body></html>"
+    )
+    with open_reader(page.encode()) as reader:
+        assert (reader.title, reader.language) == ("The matter", "en")
+    whole = text_of(page)
+    assert "Sentence number 59" in whole
+    assert "Another story" not in whole
+    assert "Imprint" not in whole
+
+
+def test_comments_are_not_the_text_even_where_they_are_longer() -> None:
+    said = "".join(
+        f"<div class=comment><p>{'I have an opinion on this too. ' * 9}</p></div>" for _ in range(40)
+    )
+    page = f"<body class=has-sidebar><article><h1>It</h1><p>{STORY}</p></article><div id=comments>{said}</div></body>"
+    whole = text_of(page)
+    assert "Sentence number 59" in whole
+    assert "an opinion" not in whole
+
+
+def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
+    page = (
+        "<body><header>Site</header><form><article><header><h1>The title</h1></header><p>Text.</p>"
+        "<aside>A note.</aside></article></form><aside>Advertising</aside><footer>Imprint</footer></body>"
+    )
+    assert text_of(page) == "# The title\n\nText.\n\nA note."
+
+
+@pytest.mark.parametrize(
+    ("page", "around"),
+    [
+        ("<p>a b c d e f", 0),
+        ("<p>a b c d <a href=/>e f</a>", 2),
+        ("<p>a b c d <a name=x>e f</a>", 0),
+        ("<nav>a b</nav><p>c d e f", 2),
+        ("<div role=banner>a b</div><div role=main>c d e f</div>", 2),
+        ("<ul class=site-menu><li>a<li>b</ul><p>c d e f", 2),
+        ("<ul id=breadcrumbs><li>a<li>b</ul><p>c d e f", 2),
+        ("<h2 id=next-comment>a b</h2><p>c d e f", 0),  # an id made of its title
+        ("<div id=Standard-Widgets>a b</div><p>c d e f", 0),
+        (
+            "<div class=has-sidebar><p>a b c d e <a href=/>f</a></div>",
+            1,
+        ),  # more than half: not around anything
+        ("<head><title>a b</title></head><script>a b c</script><p>c d", 0),
+        ("<p>read the address <span class=address>c d</span>", 0),
+        ("<div class='box ad'>a b</div><p>c d e f", 2),
+    ],
+)
+def test_what_may_surround(page: str, around: int) -> None:
+    root = parse_html(page)
+    words = len(" ".join(map(str, root.itertext())).split())
+    assert words_around(root, words) == around
+
+
+def test_a_thousand_frames_in_each_other_are_counted_in_no_time() -> None:
+    deep = "<div class=head>" * 1_000 + "word " * 500_000 + "</div>" * 1_000
+    root = parse_html(f"<body>{deep}</body>")
+    began_s = time.process_time()
+    assert words_around(root, 500_000) == 500_000
+    assert time.process_time() - began_s < 5
+
+
+def test_a_page_that_is_all_navigation() -> None:
+    (part,) = extract(b"<html><body><nav>All there is</nav></body></html>", name="page.html")
+    assert part.text == "All there is"
