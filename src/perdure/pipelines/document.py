@@ -113,10 +113,13 @@ def _same(one: Source, other: Source) -> bool:
     preload=MODULES,
 )
 def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
-    """Every part is saved as it is read; a part that is saved is not read again."""
+    """Pages and chapters are saved as they are read; one that is saved is not read again."""
     content = doc.path if fetch.content is None else fetch.content
     with open_reader(content, fetch.media_type, fetch.name) as reader:
-        parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
+        if reader.piecemeal:
+            parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
+        else:
+            parts = [reader.read(key) for key in reader.parts]
         return Extracted(join(parts), summarise(parts, reader.title, reader.language))
 
 

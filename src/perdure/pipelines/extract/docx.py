@@ -33,6 +33,8 @@ _MARKED = {"b": "**", "i": "*"}
 class DocxReader:
     """Sections from 1, cut at the main headings."""
 
+    piecemeal = False
+
     def __init__(self, path: Path) -> None:
         archive = Archive(path)
         try:

@@ -35,6 +35,8 @@ _EPUB_TYPE = "{http://www.idpf.org/2007/ops}type"
 class EpubReader:
     """Chapters from 1, as the spine lists them."""
 
+    piecemeal = True
+
     def __init__(self, path: Path) -> None:
         self._archive = Archive(path)
         self._check_encryption()

@@ -26,6 +26,7 @@ _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
 class MailReader:
     """One section."""
 
+    piecemeal = False
     parts = range(1, 2)
     language = ""
 

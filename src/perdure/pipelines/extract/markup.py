@@ -71,21 +71,23 @@ def to_markdown(root: Element, *, bare: bool = False) -> str:
     """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text."""
     from lxml import etree
 
-    writer = _Writer()
+    writer, skipped = _Writer(), None
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
         tag = _local(node.tag)
-        skipped = tag in SKIPPED or (bare and _surrounds(tag, node))
-        if event == "start" and skipped:
-            walk.skip_subtree()
-        elif event == "start":
+        if event == "start":
+            if tag in SKIPPED or (bare and _surrounds(tag, node)):
+                skipped = node
+                walk.skip_subtree()
+                continue
             writer.open(tag, node)
-            writer.write(node.text)
+            if text := node.text:
+                writer.write(text)
         else:
-            if not skipped:
+            if node is not skipped:
                 writer.close(tag, node)
-            if node is not root:
-                writer.write(node.tail)
+            if (text := node.tail) and node is not root:
+                writer.write(text)
     return clean(writer.finish())
 
 
@@ -118,16 +120,15 @@ class _Writer:
         self._lists: list[int] = []  # next number of each open list, 0 for bullets
         self._pre = 0
 
-    def write(self, text: str | None) -> None:
-        if text:
-            self._frames[-1].inline.append(text if self._pre else _SPACE.sub(" ", text))
+    def write(self, text: str) -> None:
+        self._frames[-1].inline.append(text if self._pre else _SPACE.sub(" ", text))
 
     def open(self, tag: str, node: Element) -> None:
         frame = self._frames[-1]
         if tag == "br":
             frame.inline.append("\n")
         elif tag == "img":
-            self.write(node.get("alt"))
+            self.write(node.get("alt") or "")
         elif tag in _MARKS or tag == "a":
             self._marks.append((frame, frame.flushes, len(frame.inline)))
         elif tag not in _INLINE:

@@ -15,7 +15,6 @@ from perdure.pipelines.extract.part import Part, clean, count_words, make_part, 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
 
-_AROUND_SHARE = 0.25  # a page that has no more around its text is taken whole without a search
 _MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then nothing of it can be lost
 _MAIN_SHARE_MIN = 0.1  # less than this was not the main text
 _MAIN_WORDS_MIN = 30
@@ -23,6 +22,8 @@ _MAIN_WORDS_MIN = 30
 
 class PageReader:
     """Sections from 1, cut at the main headings."""
+
+    piecemeal = False
 
     def __init__(self, path: Path, declared: str = "") -> None:
         if path.stat().st_size > caps.MARKUP_BYTES_MAX:
@@ -51,9 +52,9 @@ def _markdown_of(root: Element) -> str:
     words = count_words(whole)
     if not words:
         return to_markdown(root)  # a page that is all header or form
-    if words < _MAIN_WORDS_MIN or sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
-        return whole
-    if words_around(root, words) <= _AROUND_SHARE * words:
+    if words < _MAIN_WORDS_MIN or words_around(root, words) <= (1 - _MAIN_SHARE) * words:
+        return whole  # a search would only drop code and tables
+    if sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
         return whole
     main = _main_text(root)
     found = count_words(main)

@@ -70,6 +70,7 @@ class Reader(Protocol):
 
     title: str
     language: str  # as the document declares it, "" if it does not
+    piecemeal: bool  # a part is read when it is asked for; else all were when the document was opened
 
     @property
     def parts(self) -> Sequence[int]:

@@ -39,6 +39,8 @@ _PDFIUM = threading.RLock()
 class PdfReader:
     """Pages from 1. Bookmarks give the outline, and mark the lines they name as headings."""
 
+    piecemeal = True
+
     def __init__(self, path: Path, ocr_language: str = "eng") -> None:
         self._ocr_language = ocr_language  # "": pictures are left alone
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -16,6 +16,7 @@ _FIRST_LINE_CHARS_MAX = 120
 class TextReader:
     """One section for plain text; Markdown is cut at its main headings."""
 
+    piecemeal = False
     language = ""
 
     def __init__(self, path: Path, declared: str = "", *, markdown: bool = False) -> None:
