@@ -30,7 +30,7 @@ demo: setup ## see it work: real documents, a worker killed in the middle, nothi
 
 test: setup ## run the tests (both stores; a real PostgreSQL comes with the packages)
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -m 'not long and not alone' tests
-	$(PYTEST) -n 2 -m 'alone and not long' tests
+	$(PYTEST) -n 2 --dist=worksteal -m 'alone and not long' tests
 
 check: setup ## lint, format, types, layers
 	$(BIN)/ruff check .
