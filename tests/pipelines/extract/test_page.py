@@ -9,6 +9,7 @@ import pytest
 from perdure.pipelines.extract import extract, open_reader
 from perdure.pipelines.extract.around import words_around
 from perdure.pipelines.extract.markup import parse_html
+from perdure.pipelines.extract.part import count_words
 
 STORY = " ".join(f"Sentence number {number} tells about the matter at hand." for number in range(60))
 LINKS = "".join(
@@ -58,6 +59,7 @@ def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
         ("<p>a b c d <a href=/>e f</a>", 2),
         ("<p>a b c d <a name=x>e f</a>", 0),
         ("<nav>a b</nav><p>c d e f", 2),
+        ("<nav>首页</nav><p>文档处理", 2),
         ("<div role=banner>a b</div><div role=main>c d e f</div>", 2),
         ("<ul class=site-menu><li>a<li>b</ul><p>c d e f", 2),
         ("<ul id=breadcrumbs><li>a<li>b</ul><p>c d e f", 2),
@@ -74,7 +76,7 @@ def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
 )
 def test_what_may_surround(page: str, around: int) -> None:
     root = parse_html(page)
-    words = len(" ".join(map(str, root.itertext())).split())
+    words = count_words(" ".join(map(str, root.itertext())))
     assert words_around(root, words) == around
 
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from perdure.pipelines.extract.markup import ROLES, SKIPPED
+from perdure.pipelines.extract.part import count_words
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
@@ -32,7 +33,7 @@ def words_around(root: Element, words: int) -> int:
         if node.tag in SKIPPED:
             continue
         if _named_so(node):
-            own = len(" ".join(map(str, node.itertext())).split())
+            own = count_words(" ".join(map(str, node.itertext())))
             if own <= words // 2 or large == _LARGE_MAX:
                 count += own
                 continue
