@@ -44,6 +44,40 @@ def test_comments_are_not_the_text_even_where_they_are_longer() -> None:
     assert "an opinion" not in whole
 
 
+def test_ideographs_count_alike_in_a_text_and_around_it() -> None:
+    story = "".join(f"这是关于主要事情的第{number}句话，内容很长而且有意义。" for number in range(60))
+    links = "".join(f"<li><a href='/{n}'>与此无关的另一个故事标题{n}</a></li>" for n in range(200))
+    whole = text_of(
+        f"<body><div class=menu><ul>{links}</ul></div><article><h1>它</h1><p>{story}</p></article></body>"
+    )
+    assert "第59句话" in whole
+    assert "无关" not in whole
+
+
+def test_all_answers_to_a_question_are_its_text() -> None:
+    posts = "".join(
+        f"<div class={kind}><div class=js-post-body><p>{kind}: {STORY}</p><p>{STORY}</p></div></div>"
+        for kind in ("question", "first-answer", "second-answer", "third-answer")
+    )
+    whole = text_of(f"<body><div id=content>{posts}</div><div id=sidebar>{LINKS}{LINKS}</div></body>")
+    assert [kind in whole for kind in ("question:", "first-answer:", "third-answer:")] == [True] * 3
+
+
+@pytest.mark.parametrize("depth", [100, 1_500])
+def test_text_that_lies_deep_is_kept(depth: int) -> None:
+    deep = f"{'<div>' * depth}<p>Down there. {STORY}</p>{'</div>' * depth}"
+    whole = text_of(f"<body><div class=menu>{LINKS}</div><article><p>{STORY}</p>{deep}</article></body>")
+    assert "Down there." in whole
+    assert "Another story" not in whole
+
+
+def test_what_is_never_read_surrounds_nothing() -> None:
+    manual = f"<h1>It</h1><p>{STORY}</p><table><tr><td>{STORY}</td></tr></table><pre>make it so</pre>"
+    slot = f"<div class=ad-slot><script>{'show ( it ) ; ' * 60}</script></div>"
+    contents = f"<nav>{LINKS}</nav>"
+    assert text_of(f"<body>{contents}{slot * 5}{manual}</body>") == text_of(f"<body>{manual}</body>")
+
+
 def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
     page = (
         "<body><header>Site</header><form><article><header><h1>The title</h1></header><p>Text.</p>"
@@ -58,13 +92,17 @@ def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
         ("<p>a b c d e f", 0),
         ("<p>a b c d <a href=/>e f</a>", 2),
         ("<p>a b c d <a name=x>e f</a>", 0),
-        ("<nav>a b</nav><p>c d e f", 2),
-        ("<nav>首页</nav><p>文档处理", 2),
-        ("<div role=banner>a b</div><div role=main>c d e f</div>", 2),
+        ("<nav>a b</nav><p>c d e f", 0),  # is left out of every page
+        ("<div role=banner>a b</div><div role=main>c d e f</div>", 0),
+        ("<aside>a b</aside><article><aside>c d</aside>e f g h</article>", 2),
         ("<ul class=site-menu><li>a<li>b</ul><p>c d e f", 2),
         ("<ul id=breadcrumbs><li>a<li>b</ul><p>c d e f", 2),
         ("<h2 id=next-comment>a b</h2><p>c d e f", 0),  # an id made of its title
         ("<div id=Standard-Widgets>a b</div><p>c d e f", 0),
+        ("<div id=Sidebar>a b</div><p>c d e f", 2),
+        ("<div style='display: none'>a b</div><p>c d e f", 2),
+        ("<div aria-hidden=true>a b</div><p>c d e f", 2),
+        ("<div class=menu>首页</div><p>文档处理", 2),
         (
             "<div class=has-sidebar><p>a b c d e <a href=/>f</a></div>",
             1,

@@ -5,40 +5,50 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from perdure.pipelines.extract.markup import ROLES, SKIPPED
+from perdure.pipelines.extract.markup import TEXT_ITSELF, surrounds
 from perdure.pipelines.extract.part import count_words
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
 
 _TITLES = frozenset("h1 h2 h3 h4 h5 h6".split())
-_TAGS = frozenset("nav aside footer header form button label".split())
+_TAGS = frozenset("aside footer header form label".split())
 _NAMES = re.compile(
     r"nav|menu|side|foot|head|banner|bar|crumb|toc|index|page[rs]|prev|next|search|login|comment|disqus|discuss|repl"
     r"|related|recommend|also|more|teaser|feed|tags|shar|social|subscribe|newsletter|widget|promo|sponsor|advert"
-    r"|(?<![a-z])ads?(?![a-z])|cookie|popup|modal|overlay|hidden|copyright",
+    r"|(?<![a-z])ads?(?![a-z])|cookie|consent|privacy|popup|modal|overlay|hidden|copyright",
     re.I,
 )
+_UNSEEN = re.compile(r"display:\s*none", re.I)
+_TITLE_AS_ID = re.compile(r"[A-Z].*[-_]")
 _LARGE_MAX = 8  # each is counted and looked into; without an end a page of nested ones would take hours
+_NAMES_CHARS_MAX = 1_000
 
 
 def words_around(root: Element, words: int) -> int:
     """Words in links and in parts named as what surrounds a text: of the page's `words`, no more are dispensable.
 
-    A part that holds more than half of the words surrounds nothing, whatever its name (`class="with-sidebar"`).
+    A part that holds more than half of the words surrounds nothing, whatever its name (`class="with-sidebar"`). What is
+    left out of every page is none of its words.
     """
-    count, large, open_ = 0, 0, [root]
-    while open_:
-        node = open_.pop()
-        if node.tag in SKIPPED:
+    from lxml import etree
+
+    count = large = inside = 0
+    walk = etree.iterwalk(root, events=("start", "end"))
+    for event, node in walk:
+        if event == "end":
+            inside -= node.tag in TEXT_ITSELF
             continue
-        if _named_so(node):
+        inside += node.tag in TEXT_ITSELF
+        if surrounds(node.tag, node, inside > 0):
+            walk.skip_subtree()
+        elif _named_so(node):
             own = count_words(" ".join(map(str, node.itertext())))
-            if own <= words // 2 or large == _LARGE_MAX:
+            if own > words // 2 and large < _LARGE_MAX:
+                large += 1
+            else:
                 count += own
-                continue
-            large += 1
-        open_.extend(node)
+                walk.skip_subtree()
     return count
 
 
@@ -49,9 +59,11 @@ def _named_so(node: Element) -> bool:
         return True
     if not (given := node.attrib):
         return False
-    id_ = given.get("id", "")
+    id_, class_ = given.get("id", ""), given.get("class", "")
     # Headings and sections have their title as their id.
-    names = (
-        given.get("class", "") if node.tag in _TITLES or id_[:1].isupper() else f"{given.get('class')} {id_}"
+    names = class_ if node.tag in _TITLES or _TITLE_AS_ID.match(id_) else f"{class_} {id_}"
+    return (
+        _NAMES.search(names[:_NAMES_CHARS_MAX]) is not None
+        or given.get("aria-hidden") == "true"
+        or _UNSEEN.search(given.get("style", "")[:_NAMES_CHARS_MAX]) is not None
     )
-    return given.get("role") in ROLES or _NAMES.search(names) is not None

@@ -25,8 +25,8 @@ SKIPPED = frozenset(
 )
 _AROUND = frozenset("nav dialog button".split())
 _AROUND_OUTSIDE = frozenset("header footer aside".split())  # of the page, not of an article
-_TEXT_ITSELF = frozenset("article main section blockquote".split())
-ROLES = frozenset("navigation banner contentinfo search complementary".split())
+TEXT_ITSELF = frozenset("article main section blockquote".split())
+_ROLES = frozenset("navigation banner contentinfo search complementary".split())
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q rb rt ruby s samp small "
     "span strike strong sub sup time tt u var wbr input image math mi mn mo mrow msup msub msubsup mfrac msqrt mroot "
@@ -71,21 +71,23 @@ def to_markdown(root: Element, *, bare: bool = False) -> str:
     """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text."""
     from lxml import etree
 
-    writer, skipped = _Writer(), None
+    writer, skipped, inside = _Writer(), None, 0
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
         tag = _local(node.tag)
         if event == "start":
-            if tag in SKIPPED or (bare and _surrounds(tag, node)):
+            if tag in SKIPPED or (bare and surrounds(tag, node, inside > 0)):
                 skipped = node
                 walk.skip_subtree()
                 continue
+            inside += tag in TEXT_ITSELF
             writer.open(tag, node)
             if text := node.text:
                 writer.write(text)
         else:
             if node is not skipped:
                 writer.close(tag, node)
+                inside -= tag in TEXT_ITSELF
             if (text := node.tail) and node is not root:
                 writer.write(text)
     return clean(writer.finish())
@@ -96,10 +98,11 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2].lower()
 
 
-def _surrounds(tag: str, node: Element) -> bool:
+def surrounds(tag: str, node: Element, inside: bool) -> bool:
+    """Whether the element says that it is none of the page's text; `inside`: it is in an element that says it is."""
     if tag in _AROUND_OUTSIDE:
-        return not any(above.tag in _TEXT_ITSELF for above in node.iterancestors())
-    return tag in _AROUND or node.get("role") in ROLES or node.get("hidden") is not None
+        return not inside
+    return tag in _AROUND or node.get("role") in _ROLES or node.get("hidden") is not None
 
 
 class _Frame:

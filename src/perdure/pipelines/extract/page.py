@@ -9,7 +9,7 @@ from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.around import words_around
 from perdure.pipelines.extract.charset import decode_markup
-from perdure.pipelines.extract.markup import parse_html, to_markdown
+from perdure.pipelines.extract.markup import SKIPPED, parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then nothing of it can be lost
 _MAIN_SHARE_MIN = 0.1  # less than this was not the main text
 _MAIN_WORDS_MIN = 30
+_FOUND_SHARE_MIN = 0.5  # of what surrounds nothing; less is one of several answers or posts
 
 
 class PageReader:
@@ -48,17 +49,21 @@ class PageReader:
 
 def _markdown_of(root: Element) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
+    from lxml import etree
+
+    etree.strip_elements(root, *SKIPPED, with_tail=False)
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
         return to_markdown(root)  # a page that is all header or form
-    if words < _MAIN_WORDS_MIN or words_around(root, words) <= (1 - _MAIN_SHARE) * words:
+    around = words_around(root, words)
+    if words < _MAIN_WORDS_MIN or around <= (1 - _MAIN_SHARE) * words:
         return whole  # a search would only drop code and tables
     if sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
         return whole
     main = _main_text(root)
-    found = count_words(main)
-    return main if _MAIN_SHARE_MIN <= found / words < _MAIN_SHARE and found >= _MAIN_WORDS_MIN else whole
+    least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * (words - around))
+    return main if least <= count_words(main) < _MAIN_SHARE * words else whole
 
 
 def _main_text(root: Element) -> str:
@@ -67,7 +72,9 @@ def _main_text(root: Element) -> str:
 
     try:
         text = trafilatura.extract(
-            html.document_fromstring(etree.tostring(root, encoding="unicode")),
+            html.document_fromstring(
+                etree.tostring(root, encoding="unicode"), html.HTMLParser(huge_tree=True)
+            ),
             output_format="markdown",
             favor_recall=True,
             include_links=True,
