@@ -24,6 +24,7 @@ import asyncpg
 import hypothesis
 import pytest
 
+from perdure.engine import rooms
 from perdure.store.open import open_store
 
 # how long an example takes depends on what else the machine does
@@ -80,9 +81,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def _make_files_in_memory() -> None:
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         return
-    own = tempfile.mkdtemp(prefix="perdure-tests-", dir=MEMORY)
-    os.environ["TMPDIR"] = tempfile.tempdir = own
-    atexit.register(shutil.rmtree, own, ignore_errors=True)  # after PostgreSQL's own, which writes there
+    rooms.clear_out(MEMORY)  # of runs that were killed
+    own = rooms.new_room(MEMORY)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+    atexit.register(rooms.remove, own)  # after PostgreSQL's own, which writes there
 
 
 @pytest.hookimpl(tryfirst=True)
