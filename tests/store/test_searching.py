@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.core.words import snippet, terms, words
+from perdure.core.words import asked, snippet, words
 from perdure.errors import InputInvalid
 from perdure.store.matrix import Matrix, unit
 from perdure.store.near import Among
@@ -92,6 +92,24 @@ async def test_both_ways_together_beat_either_alone(world: World) -> None:
     assert [hit.snippet[:5] for hit in hits] == ["the s", "sea s", "ocean"]
     assert hits[0].score > hits[1].score > 0
     assert len(await world.store.search(ORG, "sea", (MODEL, vector(1, 0, 0)), limit=1)) == 1
+
+
+async def test_who_has_all_the_words_comes_before_who_is_near_and_has_some(world: World) -> None:
+    """Rare words are asked for because they matter; a phrase in quotes must be there."""
+    for n in range(5):
+        await indexed(world, f"once you make more of it {n}", vectors=[vector(1, 0, n / 100)])
+    await indexed(world, "Rye once more and more", vectors=[vector(-1, 0, 0)])
+    await indexed(world, "the here-document ends", vectors=[vector(-1, 0, 0)])
+    await indexed(world, "copies of the document that is here", vectors=[vector(1, 0, 0)])
+    near = (MODEL, vector(1, 0, 0))
+
+    assert (await texts(world, "rye once more", vector=near))[0] == "Rye once more and more"
+    assert (await texts(world, "Rye", vector=near))[0] == "Rye once more and more"
+    assert (await texts(world, "here-document", vector=near))[0] == "the here-document ends"
+    assert await texts(world, '"here document"', vector=near) == ["the here-document ends"]
+    assert await texts(world, '"once more" absent', vector=near) == ["Rye once more and more"]
+    assert await texts(world, '"more once"', vector=near) == []
+    assert len(await texts(world, "more of the same", vector=near)) == 8
 
 
 async def test_what_was_purged_takes_nobodys_place(memory_world: World) -> None:
@@ -218,10 +236,11 @@ def test_no_query_breaks_the_search(kind: str, request: pytest.FixtureRequest) -
         @example("word " * 500)
         def ask(query: str) -> None:
             hits = loop.run_until_complete(world.store.search(ORG, query))
-            asked = terms(query)
+            wanted = asked(query)
             own = set(words('AND OR NOT NEAR the whale\'s "song" of foo_bar 1e5 3.14'))
-            if all(len(term) == 1 for term in asked):
-                assert bool(hits) == bool(own.intersection(word for term in asked for word in term))
+            if all(len(term) == 1 for term in wanted.terms):
+                there = [word in own for term in wanted.quoted or wanted.single for word in term]
+                assert bool(hits) == (all(there) and bool(there) if wanted.quoted else any(there))
 
         try:
             ask()
@@ -236,13 +255,13 @@ def test_no_query_breaks_the_search(kind: str, request: pytest.FixtureRequest) -
 def test_a_snippet_shows_the_words_that_were_asked_for() -> None:
     text = "filler " * 100 + "here the RETRY Policy stands " + "filler " * 100
 
-    shown = snippet(text, terms("retry policy"))
+    shown = snippet(text, asked("retry policy").terms)
 
     assert "RETRY Policy" in shown
     assert shown.startswith("… ")
     assert shown.endswith(" …")
     assert len(shown) <= 244
-    assert snippet("short\n\ntext", terms("absent")) == "short text"
+    assert snippet("short\n\ntext", asked("absent").terms) == "short text"
     assert snippet(text, []).startswith("filler filler")
 
 
@@ -271,8 +290,8 @@ def test_a_matrix_holds_what_was_put_in_last(puts: list[tuple[int, int]]) -> Non
 
 
 def test_anchors_are_not_shown() -> None:
-    from perdure.core.words import snippet, terms
 
     assert (
-        snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", terms("leases")) == "# Leases Who holds one."
+        snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", asked("leases").terms)
+        == "# Leases Who holds one."
     )

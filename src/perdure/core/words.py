@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from perdure.core.frozen import frozen
+
 WORD_CHARS_MAX = 64
 TERMS_MAX = 32
 SNIPPET_CHARS = 240
@@ -50,23 +52,41 @@ def words(text: str) -> list[str]:
     return [word[:WORD_CHARS_MAX] for word in found] if long else found
 
 
-def terms(query: str) -> list[Term]:
-    """What is asked for: each word, and each phrase in quotes. Any text is a query; what is no word is left out."""
-    found: dict[Term, None] = {}
+@frozen
+class Asked:
+    """What a query asks for. Any text is a query; what is no word is left out."""
+
+    quoted: list[Term]  # phrases in quotes: they must be there
+    joined: list[Term]  # what stands between spaces: the words of `here-document` belong together
+    single: list[Term]  # each word of them
+
+    @property
+    def terms(self) -> list[Term]:
+        return self.quoted + self.single
+
+
+def asked(query: str) -> Asked:
+    """What the query asks for."""
+    quoted: dict[Term, None] = {}
+    joined: dict[Term, None] = {}
+    single: dict[Term, None] = {}
     for match in _QUOTED.finditer(query):
         if match[1] is not None:
-            found[tuple(words(match[1]))] = None
-        else:
-            for run in _WORD.findall(folded(match[2])):
-                found[tuple(_cut(run))] = None
-    found.pop((), None)
-    return list(found)[:TERMS_MAX]
+            quoted[tuple(words(match[1]))] = None
+            continue
+        for token in folded(match[2]).split():
+            runs = [tuple(_cut(run)) for run in _WORD.findall(token)]
+            single.update(dict.fromkeys(runs))
+            joined[tuple(word for run in runs for word in run)] = None
+    for found in (quoted, joined):
+        found.pop((), None)
+    return Asked(*(list(found)[:TERMS_MAX] for found in (quoted, joined, single)))
 
 
-def snippet(text: str, asked: list[Term], chars: int = SNIPPET_CHARS) -> str:
+def snippet(text: str, terms: list[Term], chars: int = SNIPPET_CHARS) -> str:
     """The passage of about `chars` characters with the most of the words asked for; else the beginning."""
     text = _ANCHOR.sub("", text)
-    wanted = {word for term in asked for word in term}
+    wanted = {word for term in terms for word in term}
     places: list[tuple[int, int, set[str]]] = []
     for run in _WORD.finditer(text):
         word = run[0]

@@ -1,7 +1,8 @@
 """Search over chunks that are committed: by words, by vectors, and by both, fused by their ranks.
 
 A chunk that is second by words and first by vectors beats one that is first by either alone: each list gives it
-1 / (60 + its rank), and the sum is its score.
+1 / (60 + its rank), and the sum is its score. Having all the words is telling where few have them, and counts twice
+then; those with only some of them come far behind.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perdure.core.chunk import Chunk, Completeness, Connection
-from perdure.core.words import Term, snippet, terms
+from perdure.core.words import Asked, asked, snippet
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
@@ -31,7 +32,7 @@ LIMIT_MAX = 100
 CANDIDATES = 100
 #: Chunks with the words asked for that are ranked at most; of words that stand in more, not all can be the best.
 RANKED = 5_000
-#: With so many chunks that have every word, those that have only some are not looked for.
+#: With so many chunks that have every word, those that have only some are not looked for, and to have them is common.
 ENOUGH = 30
 FUSION = 60
 AGAIN = 3
@@ -84,38 +85,42 @@ class Searching(Reading):
     ) -> list[Hit]:  # fmt: skip
         if not 1 <= limit <= LIMIT_MAX:
             raise InputInvalid(f"a search gives 1 to {LIMIT_MAX} hits, not {limit}")
-        asked, tries = terms(query), AGAIN
+        wanted, tries = asked(query), AGAIN
+        if wanted.quoted:
+            vector = None  # what is near in meaning need not have the phrase
         while True:
-            lists = await asyncio.gather(
-                self._by_words(org, asked, collection, document),
+            (every, some), near = await asyncio.gather(
+                self._by_words(org, wanted, collection, document),
                 self._by_vector(org, vector, collection, document),
             )
-            ranked = _fused(lists)[:limit]
+            ranked = _fused(every, some, near)[:limit]
             found = await self._found([num for num, _ in ranked], org, collection, document)
             tries -= 1
             if len(found) == len(ranked) or not tries:
-                return [_hit(found[num], score, asked) for num, score in ranked if num in found]
+                return [_hit(found[num], score, wanted) for num, score in ranked if num in found]
             # some were superseded while we looked, and their successors were not seen
 
     async def _by_words(
-        self, org: str, asked: list[Term], collection: str | None, document: str | None
-    ) -> list[int]:
-        """Chunks with every term first, then those with any."""
-        if not asked:
-            return []
+        self, org: str, wanted: Asked, collection: str | None, document: str | None
+    ) -> tuple[list[int], list[int]]:
+        """Chunks with every term, and others with some: all phrases, or any word where no phrase is asked for."""
+        if not wanted.terms:
+            return [], []
+        all_terms = wanted.quoted + wanted.joined
+        fewer = wanted.quoted or wanted.single
 
-        def steps() -> Steps[list[int]]:
-            found: dict[int, None] = {}
+        def steps() -> Steps[tuple[list[int], list[int]]]:
             scope = indexing.scope(org, collection, document)
             if not (yield Query(self.sql.INDEXED_OTHERS, (org,))):
                 del scope[0]  # what all chunks have need not be looked up, and would take half of the time
-            for every in (True, False):
-                params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, asked, every))
-                for row in (yield Query(self.sql.CHUNK_FOUND, params)):
-                    found[row[0]] = None
-                if len(asked) == 1 or len(found) >= ENOUGH:
-                    break
-            return list(found)[:CANDIDATES]
+            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, all_terms, True))
+            every = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
+            nothing_less = all_terms == fewer and (len(fewer) == 1 or bool(wanted.quoted))
+            if len(every) >= ENOUGH or nothing_less:
+                return every, []
+            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, fewer, bool(wanted.quoted)))
+            found = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
+            return every, [num for num in found if num not in every]
 
         return await self._read(steps)
 
@@ -183,15 +188,17 @@ class Searching(Reading):
         return [Connection(*row) for row in found]
 
 
-def _fused(lists: Sequence[Sequence[int]]) -> list[tuple[int, float]]:
+def _fused(every: list[int], some: list[int], near: list[int]) -> list[tuple[int, float]]:
     """Numbers and scores, best first."""
     scores: dict[int, float] = {}
-    for ranked in lists:
-        for rank, num in enumerate(ranked, 1):
-            scores[num] = scores.get(num, 0.0) + 1.0 / (FUSION + rank)
+    telling = 2.0 if len(every) < ENOUGH else 1.0
+    behind = FUSION if every else 0
+    for ranked, weight, first in ((every, telling, 1), (some, 1.0, 1 + behind), (near, 1.0, 1)):
+        for rank, num in enumerate(ranked, first):
+            scores[num] = scores.get(num, 0.0) + weight / (FUSION + rank)
     return sorted(scores.items(), key=lambda one: (-one[1], one[0]))
 
 
-def _hit(row: Row, score: float, asked: list[Term]) -> Hit:
+def _hit(row: Row, score: float, wanted: Asked) -> Hit:
     _, document_id, chunk_id, text, anchor, page, name = row
-    return Hit(document_id, chunk_id, score, snippet(text, asked), anchor, page, name)
+    return Hit(document_id, chunk_id, score, snippet(text, wanted.terms), anchor, page, name)
