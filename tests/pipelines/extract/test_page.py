@@ -78,6 +78,13 @@ def test_what_is_never_read_surrounds_nothing() -> None:
     assert text_of(f"<body>{contents}{slot * 5}{manual}</body>") == text_of(f"<body>{manual}</body>")
 
 
+def test_an_article_that_only_a_script_holds_is_found() -> None:
+    data = f'<script type="application/ld+json">{{"@type": "NewsArticle", "articleBody": "{STORY}"}}</script>'
+    whole = text_of(f"<head>{data}</head><body><div class=menu>{LINKS}</div><div id=app></div></body>")
+    assert "Sentence number 59" in whole
+    assert "Another story" not in whole
+
+
 def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
     page = (
         "<body><header>Site</header><form><article><header><h1>The title</h1></header><p>Text.</p>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from perdure.pipelines.extract.markup import TEXT_ITSELF, surrounds
+from perdure.pipelines.extract.markup import SKIPPED, TEXT_ITSELF, surrounds
 from perdure.pipelines.extract.part import count_words
 
 if TYPE_CHECKING:
@@ -40,16 +40,21 @@ def words_around(root: Element, words: int) -> int:
             inside -= node.tag in TEXT_ITSELF
             continue
         inside += node.tag in TEXT_ITSELF
-        if surrounds(node.tag, node, inside > 0):
+        if node.tag in SKIPPED or surrounds(node.tag, node, inside > 0):
             walk.skip_subtree()
         elif _named_so(node):
-            own = count_words(" ".join(map(str, node.itertext())))
+            own = _words_in(node)
             if own > words // 2 and large < _LARGE_MAX:
                 large += 1
             else:
                 count += own
                 walk.skip_subtree()
     return count
+
+
+def _words_in(node: Element) -> int:
+    code = sum(count_words(below.text or "") for below in node.iter("script", "style"))
+    return count_words(" ".join(map(str, node.itertext()))) - code
 
 
 def _named_so(node: Element) -> bool:

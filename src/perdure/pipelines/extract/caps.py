@@ -17,7 +17,7 @@ ARCHIVE_BYTES_MAX = 512 * MIB
 RATIO_MAX = 100
 RATIO_FROM_BYTES = 8 * MIB  # small members may shrink as they like
 
-#: Parts are saved one by one: an EPUB with more chapters is none, text with more sections is cut at every few of them.
+#: Parts: an EPUB with more chapters is none, text with more sections is cut at every few of them.
 PARTS_MAX = 10_000
 
 #: PDF: pages, the streams that one page draws, and its text.

@@ -9,7 +9,7 @@ from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.around import words_around
 from perdure.pipelines.extract.charset import decode_markup
-from perdure.pipelines.extract.markup import SKIPPED, parse_html, to_markdown
+from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ class PageReader:
 
 def _markdown_of(root: Element) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
-    from lxml import etree
-
-    etree.strip_elements(root, *SKIPPED, with_tail=False)
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
