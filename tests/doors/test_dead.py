@@ -133,3 +133,15 @@ def test_mistakes_change_nothing(shell: Shell) -> None:
     refused(2, "confirm_needed", "dead", "purge", "--all", "--no-export", *on)
     assert perdure("dead", "nonsense").returncode == 2
     assert len(shell.json("list")["documents"]) == 15
+
+
+def test_who_waits_for_canaries_is_told_for_whom_and_what_is_still_to_come(shell: Shell) -> None:
+    shell("requeue", "--all", "--yes", "--canary", "1", "--canary-wait", "1s", status=1)
+    assert (
+        "waits up to 1.0 s for the canaries to end; no worker is running, start one: perdure worker"
+        in shell.errors
+    )
+
+    ended = CliRunner().invoke(command, ["search", "absent", "--store", shell.url])
+    assert "Nothing found." in ended.stdout
+    assert "1 document not done yet" in ended.stderr

@@ -22,8 +22,9 @@ from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
 from perdure.operate.choosing import Choice, count
 from perdure.operate.groups import groups
-from perdure.operate.requeue import Canary, Requeued, RequeueOptions
+from perdure.operate.requeue import CANARY_WAIT_S, Canary, Requeued, RequeueOptions
 from perdure.operate.words import count as counted
+from perdure.operate.words import span
 from perdure.service import AsyncPerdure
 
 T = TypeVar("T")
@@ -77,6 +78,8 @@ def requeue(
         if not sure(number, "requeue", choice.words, yes):
             return 1
         telling = Telling(["requeued"], each, as_json)
+        if how.get("canary") and number:
+            await _say_who_waits(app, how)
         stopped, told = await _followed(
             app.requeuing(choice, how),
             "requeueing",
@@ -96,6 +99,14 @@ def requeue(
         return _ended(stopped, bool(badly))
 
     return opened(None, run, app)
+
+
+async def _say_who_waits(app: AsyncPerdure, how: RequeueOptions) -> None:
+    """Where nobody works the canaries never end, and this would wait without a word."""
+    longest = span(int(how.get("canary_wait_s", CANARY_WAIT_S) * 1000))
+    works = any(worker.kind == "worker" for worker in await app.store.workers())
+    hint = "" if works else "; no worker is running, start one: perdure worker"
+    print(f"perdure: waits up to {longest} for the canaries to end{hint}", file=sys.stderr)
 
 
 def _canary(told: Requeued) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perdure.cli.opened import opened
+from perdure.operate.words import count
 from perdure.service import AsyncPerdure
 
 
@@ -16,7 +18,10 @@ def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
     """The best passages first."""
 
     async def run(app: AsyncPerdure) -> list[dict[str, Any]]:
-        return [asdict(hit) for hit in await app.search(query, **options)]
+        hits = [asdict(hit) for hit in await app.search(query, **options)]
+        if not hits and (left := (await app.store.tally()).documents.get("open", 0)):
+            print(f"perdure: {count(left, 'document')} not done yet; perdure status", file=sys.stderr)
+        return hits
 
     return opened(store, run)
 
