@@ -37,7 +37,6 @@ PAGES = {
     "practices": "/usr/share/developers-reference/best-pkging-practices.html",
     "choosing": "/usr/share/doc/debian/FAQ/choosing.en.html",
     "kernel": "/usr/share/doc/debian/FAQ/kernel.en.html",
-    "introduction": "/usr/share/doc/zsh-common/html/Introduction.html",
     "calendar": "/usr/share/doc/zsh-common/html/Calendar-Function-System.html",
 }
 RST = "/usr/share/developers-reference/_sources"

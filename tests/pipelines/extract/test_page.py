@@ -7,7 +7,7 @@ import time
 import pytest
 
 from perdure.pipelines.extract import extract, open_reader
-from perdure.pipelines.extract.around import words_around
+from perdure.pipelines.extract.around import look_around
 from perdure.pipelines.extract.markup import parse_html
 from perdure.pipelines.extract.part import count_words
 
@@ -107,6 +107,9 @@ def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
         ("<h2 id=next-comment>a b</h2><p>c d e f", 0),  # an id made of its title
         ("<div id=Standard-Widgets>a b</div><p>c d e f", 0),
         ("<div id=Sidebar>a b</div><p>c d e f", 2),
+        ("<div id=bugs-and-comments><h2>Bugs and comments</h2>a b</div><p>c d e f g h", 0),
+        ("<section id=menus><h2>Menus</h2>a b</section><p>c d e f", 0),
+        ("<div id=comments><h2>Comments</h2>a b</div><p>c d e f", 3),
         ("<div style='display: none'>a b</div><p>c d e f", 2),
         ("<div aria-hidden=true>a b</div><p>c d e f", 2),
         ("<div class=menu>首页</div><p>文档处理", 2),
@@ -122,17 +125,54 @@ def test_what_surrounds_a_page_is_not_what_surrounds_an_article() -> None:
 def test_what_may_surround(page: str, around: int) -> None:
     root = parse_html(page)
     words = count_words(" ".join(map(str, root.itertext())))
-    assert words_around(root, words) == around
+    assert look_around(root, words).words == around
 
 
 def test_a_thousand_frames_in_each_other_are_counted_in_no_time() -> None:
     deep = "<div class=head>" * 1_000 + "word " * 500_000 + "</div>" * 1_000
     root = parse_html(f"<body>{deep}</body>")
     began_s = time.process_time()
-    assert words_around(root, 500_000) == 500_000
+    assert look_around(root, 500_000).words == 500_000
     assert time.process_time() - began_s < 5
 
 
 def test_a_page_that_is_all_navigation() -> None:
     (part,) = extract(b"<html><body><nav>All there is</nav></body></html>", name="page.html")
     assert part.text == "All there is"
+
+
+NEWS = (
+    "<div class='cookie-banner'>We use cookies.</div><div id=siteNav><a href=/>Home</a> and away</div>"
+    "<div class=article><h1>Tidal mill restored</h1><p>{story}</p><h2>Opening hours</h2><table><tr><td>May<td>9-5"
+    "</table><pre>x = 1</pre></div>"
+    "<div class=comments>{comments}</div><div class='related stories'>Bridge closed</div><div class=footer>Terms.</div>"
+)
+
+
+@pytest.mark.parametrize("comments", [0, 3, 15])
+def test_what_says_that_it_surrounds_goes_and_headings_stay(comments: int) -> None:
+    said = "".join(f"<div><b>Ann {n}</b><p>{'I was there. ' * 9}</p></div>" for n in range(comments))
+    whole = text_of(f"<body class='page has-sidebar'>{NEWS.format(story=STORY, comments=said)}</body>")
+    for kept in (
+        "# Tidal mill restored",
+        "Sentence number 59",
+        "## Opening hours",
+        "| May | 9-5 |",
+        "```\nx = 1",
+    ):
+        assert kept in whole
+    for gone in ("cookies", "Home", "Bridge closed", "Terms."):
+        assert gone not in whole
+    assert ("I was there" in whole) == (comments == 3)  # a few are kept, in a forum they are the text
+
+
+def test_a_thread_of_comments_is_not_lost_to_its_name() -> None:
+    thread = "".join(f"<div class='timeline comment'><p>Reply {n}: {STORY[:200]}</p></div>" for n in range(9))
+    whole = text_of(f"<body><h1>It fails</h1><p>{STORY[:400]}</p><div class=thread>{thread}</div></body>")
+    assert all(f"Reply {n}:" in whole for n in range(9))
+
+
+def test_code_keeps_its_comments_and_a_page_its_title() -> None:
+    page = f"<div class=page-header-menu><h1>Title</h1></div><p>{STORY}</p><pre><span class=comment># why</span></pre>"
+    assert "# Title" in text_of(page)
+    assert "# why" in text_of(page)

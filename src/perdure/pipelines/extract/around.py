@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from perdure.core.frozen import frozen
 from perdure.pipelines.extract.markup import SKIPPED, TEXT_ITSELF, surrounds
 from perdure.pipelines.extract.part import count_words
 
@@ -19,13 +20,31 @@ _NAMES = re.compile(
     r"|(?<![a-z])ads?(?![a-z])|cookie|consent|privacy|popup|modal|overlay|hidden|copyright",
     re.I,
 )
+_COMMENTS = frozenset("comment comments".split())
+_PLAIN = frozenset(
+    "nav navbar navigation menu sidebar breadcrumb breadcrumbs cookie cookies consent related "
+    "recommended share sharing social newsletter subscribe promo advert advertisement ad ads sponsored popup modal "
+    "footer teaser teasers pagination".split()
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_ID_WORD = re.compile(r"[a-z0-9]+")
+_BLOCKS = frozenset("div section ul ol table aside form details footer".split())
 _UNSEEN = re.compile(r"display:\s*none", re.I)
 _TITLE_AS_ID = re.compile(r"[A-Z].*[-_]")
 _LARGE_MAX = 8  # each is counted and looked into; without an end a page of nested ones would take hours
 _NAMES_CHARS_MAX = 1_000
 
 
-def words_around(root: Element, words: int) -> int:
+@frozen
+class Around:
+    """What may surround the text of a page, and the parts of it that plainly say so."""
+
+    words: int
+    parts: list[Element]
+    comments: list[Element]  # which are the text in a forum
+
+
+def look_around(root: Element, words: int) -> Around:
     """Words in links and in parts named as what surrounds a text: of the page's `words`, no more are dispensable.
 
     A part that holds more than half of the words surrounds nothing, whatever its name (`class="with-sidebar"`). What is
@@ -34,6 +53,8 @@ def words_around(root: Element, words: int) -> int:
     from lxml import etree
 
     count = large = inside = 0
+    parts: list[Element] = []
+    comments: list[Element] = []
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
         if event == "end":
@@ -48,13 +69,40 @@ def words_around(root: Element, words: int) -> int:
                 large += 1
             else:
                 count += own
+                if _says_so(node, _PLAIN):
+                    parts.append(node)
+                elif _says_so(node, _COMMENTS):
+                    comments.append(node)
                 walk.skip_subtree()
-    return count
+    return Around(count, parts, comments)
 
 
 def _words_in(node: Element) -> int:
     code = sum(count_words(below.text or "") for below in node.iter("script", "style"))
     return count_words(" ".join(map(str, node.itertext()))) - code
+
+
+def _says_so(node: Element, words: frozenset[str]) -> bool:
+    """Whether one of these words is in its names; a part with the page's title in it surrounds nothing."""
+    if node.tag not in _BLOCKS:
+        return False
+    found = not words.isdisjoint(word.lower() for word in _WORD.findall(_names(node)))
+    return found and next(node.iter("h1", "main"), None) is None
+
+
+def _names(node: Element) -> str:
+    """Its class and its id; headings and sections have their title as their id, which says nothing."""
+    id_, class_ = (node.get(key, "")[:_NAMES_CHARS_MAX] for key in ("id", "class"))
+    if not id_ or node.tag in _TITLES or _TITLE_AS_ID.match(id_) or not _NAMES.search(id_):
+        return class_
+    words = set(_ID_WORD.findall(id_.lower()))
+    if len(words) > 1 or node.tag == "section" or "section" in class_:
+        heading = next(node.iter(*_TITLES), None)
+        if heading is not None and words <= set(
+            _ID_WORD.findall(" ".join(map(str, heading.itertext())).lower())
+        ):
+            return class_
+    return f"{class_} {id_}"
 
 
 def _named_so(node: Element) -> bool:
@@ -64,11 +112,8 @@ def _named_so(node: Element) -> bool:
         return True
     if not (given := node.attrib):
         return False
-    id_, class_ = given.get("id", ""), given.get("class", "")
-    # Headings and sections have their title as their id.
-    names = class_ if node.tag in _TITLES or _TITLE_AS_ID.match(id_) else f"{class_} {id_}"
     return (
-        _NAMES.search(names[:_NAMES_CHARS_MAX]) is not None
+        _NAMES.search(_names(node)) is not None
         or given.get("aria-hidden") == "true"
         or _UNSEEN.search(given.get("style", "")[:_NAMES_CHARS_MAX]) is not None
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
-from perdure.pipelines.extract.around import words_around
+from perdure.pipelines.extract.around import look_around
 from perdure.pipelines.extract.charset import decode_markup
 from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
@@ -53,14 +54,31 @@ def _markdown_of(root: Element) -> str:
     words = count_words(whole)
     if not words:
         return to_markdown(root)  # a page that is all header or form
-    around = words_around(root, words)
-    if words < _MAIN_WORDS_MIN or around <= (1 - _MAIN_SHARE) * words:
-        return whole  # a search would only drop code and tables
+    around = look_around(root, words)
+    if words < _MAIN_WORDS_MIN or around.words <= (1 - _MAIN_SHARE) * words:
+        return _without(root, around.parts) or whole  # a search would only drop code and tables
     if sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
         return whole
     main = _main_text(root)
-    least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * (words - around))
-    return main if least <= count_words(main) < _MAIN_SHARE * words else whole
+    least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * (words - around.words))
+    if not least <= count_words(main) < _MAIN_SHARE * words:
+        return whole
+    rest = _without(root, around.parts + around.comments)
+    return rest if _same(rest, main) else main
+
+
+def _without(root: Element, parts: list[Element]) -> str:
+    """The text without these parts; "" where there are none or nothing else is left."""
+    for part in parts:
+        part.set("hidden", "")
+    return to_markdown(root, bare=True) if parts else ""
+
+
+def _same(rest: str, main: str) -> bool:
+    """Whether they are about the same text: then the one that keeps its headings and lists is better."""
+    ours, theirs = Counter(rest.split()), Counter(main.split())
+    both = (ours & theirs).total()
+    return both > 0 and both >= 0.8 * ours.total() and both >= 0.5 * theirs.total()
 
 
 def _main_text(root: Element) -> str:
