@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -79,3 +80,13 @@ def test_the_sign_of_a_part_is_no_chunk() -> None:
     found = chunks(text, "d", "h", [(0, "section=1", None)])
     assert [c.anchor for c in found] == ["section=1"] * len(found)
     assert all("sentence" in c.text for c in found)
+
+
+def test_signs_of_parts_are_not_read_with_the_text_and_places_hold() -> None:
+    pages = "\n".join(f"<!-- page={n} -->\n\nPage {n} says: {'so much more. ' * 60}\n" for n in range(1, 20))
+    parts = [(m.start(), m[1], int(m[2])) for m in re.finditer(r"<!-- (page=(\d+)) -->", pages)]
+    found = chunks(pages, "d", "h", parts)
+    assert not [c.text for c in found if c.text.startswith("<!--") or c.text.endswith("-->")]
+    assert all(pages[c.start : c.end] == c.text for c in found)
+    assert {c.page for c in found if c.text.startswith("Page ")} == set(range(1, 20))
+    assert all(c.page == int(c.text.split()[1]) for c in found if c.text.startswith("Page "))

@@ -241,5 +241,9 @@ def _refuse_local(host: str, allow_loopback: bool) -> None:
         fine = allowed(address, allow_loopback=allow_loopback)
     if not fine:
         here = address is None or address.is_loopback
-        hint = "; PERDURE_ALLOW_LOOPBACK=true allows this machine, for trials" if here else ""
+        hint = (
+            "; PERDURE_ALLOW_LOOPBACK=true allows this machine, for trials (where workers run, too)"
+            if here
+            else ""
+        )
         raise Permanent("address_forbidden", f"{host} is not on the public internet{hint}")

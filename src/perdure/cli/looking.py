@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,8 +231,9 @@ def _show_kept(facts: dict[str, Any]) -> None:
 
 
 def _show(found: Any) -> None:
-    """As JSON, which is what is kept; cut where it is too long for a screen."""
+    """As JSON, which is what is kept; on a screen it is cut where it is too long for one."""
     said = jsonlib.dumps(found, indent=2, ensure_ascii=False)
-    print(said[:SHOWN_MAX])
-    if len(said) > SHOWN_MAX:
+    longest = SHOWN_MAX if sys.stdout.isatty() else len(said)
+    print(said[:longest])
+    if len(said) > longest:
         print(f"… {len(said) - SHOWN_MAX:,} more characters; --json prints all of it")

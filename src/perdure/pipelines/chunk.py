@@ -12,11 +12,13 @@ from perdure.core.chunk import Chunk, chunk_id
 
 CHARS_MAX = 1_200
 #: The version of how this cuts; a stage that uses it takes it into its own.
-VERSION = 2
+VERSION = 3
 #: A long text is taken in pieces: where it has no place to pause, the splitter's time grows faster than the text.
 PIECE_CHARS = 100_000
 
-_ANCHOR = re.compile(r"<!-- (?:page|chapter|section)=\d+ -->")
+_SIGN = r"<!-- (?:page|chapter|section)=\d+ -->"
+_LEADING = re.compile(rf"(?:\s*{_SIGN}\s*)+")
+_TRAILING = re.compile(rf"(?:\s*{_SIGN}\s*)+\Z")
 
 #: Where a part of the text begins, its anchor, and its page if it has one.
 PartStart = tuple[int, str, int | None]
@@ -34,15 +36,26 @@ def chunks(
     splitter = MarkdownSplitter(CHARS_MAX)
     found: list[Chunk] = []
     for begin, piece in _pieces(text_markdown):
-        for offset, text in splitter.chunk_indices(piece):
-            if not _ANCHOR.sub("", text).strip():
+        for offset, cut in splitter.chunk_indices(piece):
+            lead, text = _trimmed(cut)
+            if not text:
                 continue  # the sign of a part whose text is in the next one
-            start = begin + offset
+            start = begin + offset + lead
             place = bisect_right(starts, start) - 1
             _, anchor, page = ordered[place] if place >= 0 else (0, "", None)
             id_ = chunk_id(document_id, content_hash, len(found), text)
             found.append(Chunk(id_, len(found), start, start + len(text), text, anchor, page))
     return found
+
+
+def _trimmed(chunk: str) -> tuple[int, str]:
+    """The chunk without the signs of parts at its ends, which nobody reads, and how much went before it."""
+    if "<!-- " not in chunk:
+        return 0, chunk
+    leading = _LEADING.match(chunk)
+    lead = leading.end() if leading else 0
+    trailing = _TRAILING.search(chunk, lead)
+    return lead, chunk[lead : trailing.start() if trailing else len(chunk)]
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
