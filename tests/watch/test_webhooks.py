@@ -218,6 +218,30 @@ def test_two_dispatchers_send_each_event_once(store_url: str) -> None:
     asyncio.run(play())
 
 
+def test_what_is_being_sent_at_the_end_is_noted(store_url: str) -> None:
+    """Whoever takes over does not send it again."""
+
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver() as receiver:
+            await service.add_webhook(receiver.url)
+            for n in range(9):
+                await service.add(text=f"{n}", pipeline=notes)
+            await service.run_until_idle()
+            for _ in range(12):
+                before = len(receiver.got)
+                task = asyncio.create_task(Dispatcher(service.store, True, poll_s=0.02).run())
+                await until(lambda: len(receiver.got) > before or before == 9)  # noqa: B023
+                task.cancel()  # at once, so that nothing of it is noted yet
+                await asyncio.gather(task, return_exceptions=True)
+            sent = [headers["perdure-delivery"] for headers, _ in receiver.got]
+            assert len(set(sent)) == len(sent) == 9
+        await service.close()
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
     [

@@ -35,6 +35,7 @@ AT_ONCE = 4  # per webhook
 TRIES_MAX = 10
 BACKOFF = FullJitter(base_s=10.0, cap_s=3600.0)
 TOTAL_S = 15.0
+END_S = 2.0  # for what is being sent when it ends
 ANSWER_BYTES_MAX = 64 * 1024
 #: Besides all from 500 on.
 AGAIN = frozenset({408, 425, 429})
@@ -62,6 +63,7 @@ class Dispatcher:
     poll_s: float = POLL_S
     _sending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _checked_s: float = field(default_factory=time.monotonic)
+    _ending: bool = False
 
     async def run(self) -> None:
         """Take the lead when nobody has it; neither the store nor a webhook need be there."""
@@ -77,10 +79,17 @@ class Dispatcher:
                     log.exception("webhooks could not be told")
                 await asyncio.sleep(self.poll_s if led else FOLLOW_S)
         finally:
-            for task in self._sending.values():
-                task.cancel()
+            await self._end()
             with suppress(PerdureError, OSError):
                 await self.store.leave_webhooks()
+
+    async def _end(self) -> None:
+        """Let what was sent be noted before another takes the lead, or it would be sent once more."""
+        self._ending = True
+        if tasks := [task for task in self._sending.values() if not task.done()]:
+            _, left = await asyncio.wait(tasks, timeout=END_S)
+            for task in left:
+                task.cancel()
 
     async def _neglected(self) -> bool:
         """Whether whoever leads stands still, frozen with the lock in hand; looked at now and then."""
@@ -106,7 +115,7 @@ class Dispatcher:
 
     async def _send_due(self, webhook: Webhook) -> None:
         try:
-            while due := await self.store.deliveries_due(webhook.id, AT_ONCE):
+            while not self._ending and (due := await self.store.deliveries_due(webhook.id, AT_ONCE)):
                 await asyncio.gather(*(self._deliver(webhook, one) for one in due))
         except StoreError:
             return  # the next turn tries again
