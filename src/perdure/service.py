@@ -17,6 +17,7 @@ from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
+from perdure.core.words import asked
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
 from perdure.engine.isolate import Nursery
@@ -330,7 +331,8 @@ class AsyncPerdure(
         self, query: str, *, org: str | None = None, collection: str | None = None, document: str | None = None,
         limit: int = 10,
     ) -> list[Hit]:  # fmt: skip
-        vector = await self._vector(query) if query.strip() else None
+        by_words_alone = not query.strip() or asked(query).quoted
+        vector = None if by_words_alone else await self._vector(query)  # which may cost money
         return await self.store.search(
             checked(org or ORG_DEFAULT, "the organisation"), query, vector, collection=collection, document=document,
             limit=limit,

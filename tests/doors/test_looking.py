@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from perdure import Document, Pipeline, Result, Row
+from perdure.cli import looking
 from perdure.cli.drawing import plain, table
 from perdure.core.model import ALIASES
 from perdure.testing import drain, trial
@@ -120,3 +121,17 @@ def test_chunks_and_the_score_of_what_is_found(tmp_path: Path) -> None:
     (chunk,) = json.loads(succeeded("show", id_, "--chunks", *on))
     assert chunk["text"].endswith("Whales sing in the sea.")
     assert json.loads(succeeded("show", id_, "--connections", *on)) == []
+
+
+def test_what_is_too_long_for_a_screen_is_whole_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(looking, "SHOWN_MAX", 10)
+    looking._show({"text": "x" * 100})
+    assert json.loads(capsys.readouterr().out) == {"text": "x" * 100}
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    looking._show({"text": "x" * 100})
+    shown = capsys.readouterr().out
+    assert len(shown) < 100
+    assert shown.endswith("more characters; --json prints all of it\n")

@@ -174,3 +174,20 @@ def test_chunks_that_contradict_themselves_are_refused(given: list[Chunk]) -> No
     assert refused.value.code == "result_invalid"
     with pytest.raises(Permanent):
         Result(1, chunks=["text"])  # type: ignore[list-item]
+
+
+def test_nobody_pays_for_the_vector_of_a_phrase(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def aembed(self: Hashing, texts: list[str]) -> list[bytes]:
+        asked.extend(texts)
+        return self.embed(texts)
+
+    with Perdure(store_url, pipelines=[library, connect], settings=Settings(embedder="hashing")) as app:
+        app.add(text="Whales sing in spring.", pipeline=library)
+        app.run_until_idle()
+        monkeypatch.setattr(Hashing, "aembed", aembed)
+        assert len(app.search('"sing in"')) == 1
+        assert asked == []
+        assert len(app.search("sing in")) == 1
+        assert asked == ["sing in"]

@@ -290,7 +290,6 @@ def test_a_matrix_holds_what_was_put_in_last(puts: list[tuple[int, int]]) -> Non
 
 
 def test_anchors_are_not_shown() -> None:
-
     assert (
         snippet("<!-- page=3 -->\n\n# Leases\n\nWho holds one.", asked("leases").terms)
         == "# Leases Who holds one."

@@ -242,7 +242,7 @@ def _refuse_local(host: str, allow_loopback: bool) -> None:
     if not fine:
         here = address is None or address.is_loopback
         hint = (
-            "; PERDURE_ALLOW_LOOPBACK=true allows this machine, for trials (where workers run, too)"
+            "; for trials PERDURE_ALLOW_LOOPBACK=true allows this machine, here and for workers"
             if here
             else ""
         )

@@ -17,7 +17,9 @@ TERMS_MAX = 32
 SNIPPET_CHARS = 240
 PLACES_MAX = 40  # of words asked for that a snippet is chosen among
 
-_ANCHOR = re.compile(r"<!-- \w+=\d+ -->\s*")  # for machines; nobody wants to read it
+#: The sign of a part in a text; for machines, nobody wants to read it.
+ANCHOR = r"<!-- ((?:page|chapter|section)=\d+) -->"
+_ANCHOR = re.compile(rf"{ANCHOR}\s*")
 _WORD = re.compile(r"[^\W_]+")
 _FOREIGN = re.compile(r"[^\W\x00-\x7f]|[\u0300-\u036f]")  # a letter, digit or accent beyond ASCII
 _SPACED = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
@@ -62,6 +64,7 @@ class Asked:
 
     @property
     def terms(self) -> list[Term]:
+        """All that a snippet may show."""
         return self.quoted + self.single
 
 

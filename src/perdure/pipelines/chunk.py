@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from semantic_text_splitter import MarkdownSplitter
 
 from perdure.core.chunk import Chunk, chunk_id
+from perdure.core.words import ANCHOR
 
 CHARS_MAX = 1_200
 #: The version of how this cuts; a stage that uses it takes it into its own.
@@ -16,9 +17,8 @@ VERSION = 3
 #: A long text is taken in pieces: where it has no place to pause, the splitter's time grows faster than the text.
 PIECE_CHARS = 100_000
 
-_SIGN = r"<!-- (?:page|chapter|section)=\d+ -->"
-_LEADING = re.compile(rf"(?:\s*{_SIGN}\s*)+")
-_TRAILING = re.compile(rf"(?:\s*{_SIGN}\s*)+\Z")
+_LEADING = re.compile(rf"(?:\s*{ANCHOR}\s*)+")
+_TRAILING = re.compile(rf"(?:\s*{ANCHOR}\s*)+\Z")
 
 #: Where a part of the text begins, its anchor, and its page if it has one.
 PartStart = tuple[int, str, int | None]

@@ -20,6 +20,7 @@ _MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then n
 _MAIN_SHARE_MIN = 0.1  # less than this was not the main text
 _MAIN_WORDS_MIN = 30
 _FOUND_SHARE_MIN = 0.5  # of what surrounds nothing; less is one of several answers or posts
+_SAME_SHARE_MIN, _SAME_SHARE_MIN_OF_MAIN = 0.8, 0.5  # words in common that make it the same text
 
 
 class PageReader:
@@ -68,7 +69,7 @@ def _markdown_of(root: Element) -> str:
 
 
 def _without(root: Element, parts: list[Element]) -> str:
-    """The text without these parts; "" where there are none or nothing else is left."""
+    """The text with these parts hidden, for good; "" where there are none or nothing else is left."""
     for part in parts:
         part.set("hidden", "")
     return to_markdown(root, bare=True) if parts else ""
@@ -78,7 +79,11 @@ def _same(rest: str, main: str) -> bool:
     """Whether they are about the same text: then the one that keeps its headings and lists is better."""
     ours, theirs = Counter(rest.split()), Counter(main.split())
     both = (ours & theirs).total()
-    return both > 0 and both >= 0.8 * ours.total() and both >= 0.5 * theirs.total()
+    return (
+        both > 0
+        and both >= _SAME_SHARE_MIN * ours.total()
+        and both >= _SAME_SHARE_MIN_OF_MAIN * theirs.total()
+    )
 
 
 def _main_text(root: Element) -> str:

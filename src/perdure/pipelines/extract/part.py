@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from perdure.core.frozen import frozen
+from perdure.core.words import ANCHOR
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.language import UNKNOWN, language_of
 
-_ANCHOR = re.compile(r"^<!-- ((?:page|chapter|section)=\d+) -->$", re.M)
+_ANCHOR = re.compile(rf"^{ANCHOR}$", re.M)
 _HEADING = re.compile(r"^(#{1,6}) +(\S.*?)(?: +#+)?$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _TITLE_CHARS_MAX = 300
