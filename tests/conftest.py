@@ -24,11 +24,14 @@ import asyncpg
 import hypothesis
 import pytest
 
+from perdure.calls.dependency import forget_all
 from perdure.engine import rooms
 from perdure.store.open import open_store
 
-# how long an example takes depends on what else the machine does
-hypothesis.settings.register_profile("perdure", deadline=None)
+pytest_plugins = ["tests.suites"]
+
+# how long an example takes depends on what else the machine does; a failure prints what replays it
+hypothesis.settings.register_profile("perdure", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("perdure")
 
 MEMORY = Path("/dev/shm")
@@ -87,18 +90,15 @@ def _make_files_in_memory() -> None:
     atexit.register(rooms.remove, own)  # after PostgreSQL's own, which writes there
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long and only repeats itself on PostgreSQL is left to the long runs there."""
-    for item in items:
-        store = getattr(item, "callspec", None) and item.callspec.params.get("store_url")  # type: ignore[attr-defined]
-        if store == "postgres" and item.get_closest_marker("long_on_postgres") is not None:
-            item.add_marker(pytest.mark.long)
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what this process started."""
     config.stash[_session].close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned() -> None:
+    """Calls of earlier tests in this process leave no open breaker and no spent budget behind."""
+    forget_all()
 
 
 @pytest.fixture(scope="session")

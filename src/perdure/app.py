@@ -24,6 +24,7 @@ from perdure.core.clock import Clock
 from perdure.core.escalation import Escalation
 from perdure.core.events import Listener
 from perdure.engine.address import stop_if_loading
+from perdure.engine.fork_signals import own_signals
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.working import Summary
 from perdure.errors import UsageError
@@ -403,16 +404,17 @@ class Perdure:
                     number, lambda *_: again.set() if asked.is_set() else asked.set()
                 )
         try:
-            running = self._portal.start(self.service.run())
-            while not asked.wait(0.2) and not running.done():
-                pass
-            if not running.done():
-                self._call(self.service.stop())
-            while not running.done() and not again.wait(0.2):
-                pass
-            if again.is_set():
-                self._call(self.service.stop())
-            running.result()
+            with own_signals(*previous):
+                running = self._portal.start(self.service.run())
+                while not asked.wait(0.2) and not running.done():
+                    pass
+                if not running.done():
+                    self._call(self.service.stop())
+                while not running.done() and not again.wait(0.2):
+                    pass
+                if again.is_set():
+                    self._call(self.service.stop())
+                running.result()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

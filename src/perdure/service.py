@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -44,8 +45,8 @@ from perdure.operate.retention import limits_of
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.operate.webhooks import WebhookDesk
-from perdure.settings import Settings, using
-from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs
+from perdure.settings import Settings, absolute_place, absolute_store, using
+from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs, own
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
@@ -110,14 +111,14 @@ class AsyncPerdure(
         super().__init__()
         self.given = settings  # current wherever options of our pipelines are read and stages run
         self.settings = settings or Settings()
-        self.url = store or self.settings.store
+        self.url = absolute_store(store or self.settings.store)
         self.pipelines = _registered(pipelines)
         self.concurrency = self.settings.concurrency if concurrency is None else concurrency
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise SettingInvalid(f"concurrency must be from 1 to {CONCURRENCY_MAX}, not {self.concurrency}")
         self.events = Events()
         self.clock = clock
-        self._blobs_url = blobs or self.settings.blobs
+        self._blobs_url = absolute_place(blobs or self.settings.blobs or "")
         self._connect()
         self.retention = Retention(
             self.settings.retention_age_s * 1000,
@@ -133,7 +134,7 @@ class AsyncPerdure(
 
     def use(self, store: str) -> None:
         """Another store than the one it was made for; before `start`."""
-        self.url = store
+        self.url = absolute_store(store)
         self._connect()
 
     def _connect(self) -> None:
@@ -148,7 +149,7 @@ class AsyncPerdure(
     def _blobs_beside(self) -> Blobs:
         directory = getattr(self.store.driver, "directory", None)
         if directory is not None:
-            return DirectoryBlobs(directory / "blobs")
+            return DirectoryBlobs(directory / "blobs", beside=True)
         reading: Any = getattr(self.store.driver, "reading", None)
         return TableBlobs(reading)
 
@@ -157,10 +158,17 @@ class AsyncPerdure(
         if self._closed:
             self._connect()
         self._working = asyncio.Lock()  # of the loop that we run in now
-        await self.store.open()
-        with using(self.given):
-            lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
-        await self.store.declare(self.queues, sorted(lanes))
+        try:
+            await self.store.open()
+            await own(self.store, self.blobs)
+            with using(self.given):
+                lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
+            await self.store.declare(self.queues, sorted(lanes))
+        except BaseException:
+            self._closed = True  # what was begun belongs to this loop; the next start may come from another
+            with suppress(Exception):
+                await self.store.close()
+            raise
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
@@ -240,12 +248,13 @@ class AsyncPerdure(
         return [await self._known(answer, new) for answer, new in zip(added, batch, strict=True)]
 
     async def _known(self, added: Added, new: NewDocument) -> Added:
-        """What was there already: a URL is fetched again, and what has a key may have other content by now."""
+        """What was there already: a URL is fetched again, and what has a key may have other content by now. If it is
+        purged before that, the document is added after all."""
         if added.answer != "exists" or not new.may_change:
             return added
         known = await self.store.document(new.org, added.id)
         if known is None:
-            return added
+            return await self._known((await self.store.add([new]))[0], new)
         same = (known.kind, known.content_hash) == (new.kind, new.content_hash)
         if same and new.kind != "url":
             return Added(added.id, "unchanged")
@@ -255,9 +264,11 @@ class AsyncPerdure(
         answer = await self.store.requeue(
             Requeue(new.org, added.id, new.job, first, self._who(), "added again", content, name=name)
         )
-        if answer != "requeued":
-            return added
-        return Added(added.id, answer if same else "refreshed")
+        if answer == "requeued":
+            return Added(added.id, answer if same else "refreshed")
+        if await self.store.document(new.org, added.id) is None:
+            return await self._known((await self.store.add([new]))[0], new)
+        return added
 
     async def _receive(
         self, options: AddOptions, pipeline: Pipeline | str, found: AddOptions | None = None

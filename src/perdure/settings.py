@@ -7,15 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from perdure.errors import SettingInvalid
 
 #: How variables begin that are called as everybody calls them.
 OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
+
+
+def absolute_store(url: str) -> str:
+    """The address of a store; a relative file is made absolute, so that it stays the same file wherever code goes."""
+    path = url.removeprefix("sqlite:///")
+    if path == url or path in ("", "/") or path.startswith(":memory:"):
+        return url
+    return f"sqlite:///{Path(path).absolute()}"
+
+
+def absolute_place(place: str) -> str:
+    """A directory, made absolute likewise; an address (`s3://…`, `file:///…`) as it is."""
+    return place if "://" in place or not place else str(Path(place).absolute())
 
 
 class Settings(BaseSettings):
@@ -30,7 +44,9 @@ class Settings(BaseSettings):
             wrong = (f"{variable(str(e['loc'][0]))} is {e['input']!r}: {e['msg']}" for e in error.errors())
             raise SettingInvalid("; ".join(wrong)) from None
 
-    store: str = Field(default="sqlite:///perdure.db", description="Address of the store.")
+    store: Annotated[str, AfterValidator(absolute_store)] = Field(
+        default="sqlite:///perdure.db", validate_default=True, description="Address of the store."
+    )
     operator: str | None = Field(
         default=None,
         max_length=200,
@@ -40,7 +56,7 @@ class Settings(BaseSettings):
         default=None,
         description="Unpooled address of PostgreSQL, for locks and wake-ups, where `store` is a pooler's.",
     )
-    blobs: str | None = Field(
+    blobs: Annotated[str, AfterValidator(absolute_place)] | None = Field(
         default=None,
         description="Where large content lives: s3://bucket/prefix or a directory; by default beside the store.",
     )
@@ -77,7 +93,7 @@ class Settings(BaseSettings):
         ge=0,
         description="How long done and cancelled documents are kept; then they are deleted.",
     )
-    archive: str | None = Field(
+    archive: Annotated[str, AfterValidator(absolute_place)] | None = Field(
         default=None, description="The directory that dead documents are exported to before they are deleted."
     )
     retry_metrics_age_s: int = Field(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.app import Perdure, Summary
+from perdure.calls.dependency import forget_all
 from perdure.calls.timing import no_wait
 from perdure.core.events import AnyEvent
 from perdure.engine.pipeline import Pipeline
@@ -106,8 +107,10 @@ def trial(
 ) -> Iterator[Trial]:
     """An open app over a fresh SQLite file, or the store at that address.
 
-    Stages with `isolate=True` run in the test's own process, unless `cells` asks for processes of their own.
+    Stages with `isolate=True` run in the test's own process, unless `cells` asks for processes of their own. What the
+    calls of earlier tests learned of services (a breaker that opened, a budget that was spent) is forgotten.
     """
+    forget_all()
     given = [pipelines] if isinstance(pipelines, Pipeline) else list(pipelines)
     with ExitStack() as stack:
         if store is None:

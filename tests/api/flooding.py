@@ -43,7 +43,7 @@ class Field:
 
     def _client(self, store: str, url: str, org: str) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {new_key(store, org)}"}
-        return httpx2.Client(base_url=url, headers=headers, timeout=30)
+        return httpx2.Client(base_url=url, headers=headers, timeout=90)
 
     def ask(self, org: str, method: str, path: str, **more: Any) -> httpx2.Response:
         answer = self.clients[org].request(method, path, **more)

@@ -16,7 +16,7 @@ import httpx2
 from perdure import Perdure
 from perdure.service import AsyncPerdure
 from tests.api.server import notes
-from tests.faults.rabbit import free_ports
+from tests.ports import free_ports
 
 app = Perdure("sqlite:///not-opened.db", pipelines=[notes])
 ROOT = Path(__file__).parents[2]
@@ -76,5 +76,5 @@ def served(store: str, *options: str, target: str = f"{__name__}:app", **environ
 
 def _ready(url: str) -> bool:
     with suppress(httpx2.TransportError):
-        return httpx2.get(f"{url}/readyz", timeout=10).status_code == 200
+        return httpx2.get(f"{url}/readyz", timeout=90).status_code == 200
     return False

@@ -55,7 +55,7 @@ class Server:
 
     def __enter__(self) -> Server:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(90)
         assert self._server.started, "the server did not start"
         return self
 
@@ -65,7 +65,7 @@ class Server:
         for client in self._clients:
             client.close()
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(90)
 
     def run(self, work: Any) -> Any:
         """What a coroutine gives, run where the server lives."""
@@ -79,6 +79,6 @@ class Server:
     def client(self, org: str | None = None, *scopes: str) -> httpx2.Client:
         """A client with a key of the organisation; without one where none is named."""
         headers = {} if org is None else {"Authorization": f"Bearer {self.key(org, *scopes)}"}
-        client = httpx2.Client(base_url=self.url, headers=headers, timeout=30)
+        client = httpx2.Client(base_url=self.url, headers=headers, timeout=90)
         self._clients.append(client)
         return client

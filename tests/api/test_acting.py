@@ -10,8 +10,6 @@ import pytest
 from perdure import Context, Document, Pipeline, Result, Row
 from tests.api.server import Server
 
-pytestmark = pytest.mark.long_on_postgres
-
 lined = Pipeline("lined", attempts=1)
 
 

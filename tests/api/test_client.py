@@ -10,8 +10,6 @@ import pytest
 from perdure.client import ApiError, AsyncClient, Client, NotEnded
 from tests.api.server import Server
 
-pytestmark = pytest.mark.long_on_postgres
-
 
 def test_from_a_file_to_its_end(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"

@@ -11,8 +11,6 @@ from perdure.client import ApiError, AsyncClient, Client, NotEnded
 from tests.api.flaky import Fault, Flaky
 from tests.api.server import Server
 
-pytestmark = pytest.mark.long_on_postgres
-
 TEXT = {"pipeline": "notes", "dedupe": False}
 
 

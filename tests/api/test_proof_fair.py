@@ -8,7 +8,6 @@ from tests.api.flooding import field
 
 
 @pytest.mark.long
-@pytest.mark.alone
 def test_others_wait_at_most_twice_as_long_and_are_never_refused(store_url: str) -> None:
     with field(store_url) as here:
         here.waits_s(5)  # until the worker is there

@@ -10,7 +10,7 @@ import pytest
 from tests.api.fuzzing import fuzz
 
 
-@pytest.mark.long_on_postgres
+@pytest.mark.full
 def test_a_few_hundred_requests_of_every_kind(store_url: str, tmp_path: Path) -> None:
     count = fuzz(store_url, tmp_path, 3, "--phases", "examples,fuzzing", "--seed", "1")
     assert sum(count.values()) >= 100

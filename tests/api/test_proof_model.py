@@ -15,10 +15,9 @@ from tests.api.server import Server
     ("examples", "steps"),
     [(4, 20), pytest.param(40, 50, marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
 )
-@pytest.mark.long_on_postgres
 def test_every_answer_is_the_models(store_url: str, examples: int, steps: int) -> None:
     settings = hypothesis.settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, database=None, print_blob=False,
+        max_examples=examples, stateful_step_count=steps, deadline=None, database=None, print_blob=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     with Server(store_url, pipelines=PIPELINES, api_rate_per_s=1e6) as server:

@@ -12,8 +12,6 @@ import pytest
 from perdure.errors import StoreUnavailable
 from tests.api.server import Server
 
-pytestmark = pytest.mark.long_on_postgres
-
 
 def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
     client = server.client()
@@ -23,7 +21,7 @@ def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
     async def seen_while_working() -> Any:
         working = asyncio.create_task(server.service.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 while not (found := await server.service.readiness()).workers_alive:
                     await asyncio.sleep(0.05)
             return found

@@ -117,10 +117,8 @@ def test_transports_connect_once(library: Any, quiet: None) -> None:
         assert bind(client)
         pools = [client._transport._pool, mounts["http://other"]._pool]
         assert [pool._retries for pool in pools] == [0, 0]
-        started = time.monotonic()
         with closed_port() as url, pytest.raises(library.ConnectError):
             client.get(url)
-        assert time.monotonic() - started < 5.0  # five tries would have waited 7.5 s
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -13,6 +13,7 @@ from perdure import Document, Pipeline
 from perdure.calls import Dependency, FullJitter, Policy, Timing
 from perdure.calls.dependency import DEPENDENCIES, Home, Known
 from perdure.calls.fleet import Fleet
+from perdure.calls.timing import TIMING
 from perdure.engine.sweeper import Retention
 from perdure.testing import FakeClock, Trial, _round, _worker, drain, trial
 from tests.calls import celled
@@ -174,7 +175,6 @@ def test_the_first_documents_of_an_outage_are_not_charged(
         assert not any(a.charged for id_ in ids for a in app.attempts(id_))
 
 
-@pytest.mark.long_on_postgres
 def test_a_brown_out_kills_nobody_and_is_over_when_it_is_over(service: Service, store_url: str) -> None:
     """A fifth of the requests fail for a while."""
     books = service.pipeline(service.policy())
@@ -202,7 +202,6 @@ async def _brown_out(app: Trial, service: Service, books: Pipeline) -> None:
                 return
 
 
-@pytest.mark.long_on_postgres
 def test_an_hour_without_the_service(service: Service, store_url: str) -> None:
     policy = service.policy()
     books = service.pipeline(policy)
@@ -246,3 +245,19 @@ async def _hour(app: Trial, service: Service, policy: Policy, books: Pipeline) -
         while await store.live():
             await second()
             assert clock.now_ms() // 1_000 - ended_s < 200, "it takes too long"
+
+
+def test_an_open_breaker_of_one_trial_is_not_known_to_the_next() -> None:
+    books = Pipeline("books")
+    policy = Policy("flickering")
+
+    @books.stage(needs=["flickering"])
+    def read(doc: Document) -> None:
+        policy.call(int, "1")
+
+    policy.dependency.breaker.trip(TIMING.clock())
+    policy.dependency.budget.tokens = 0.0
+    with trial(books) as app:
+        app.add(text="a", pipeline=books)
+        assert drain(app).done == 1
+    assert policy.dependency.budget.tokens == policy.dependency.budget.reserve

@@ -25,7 +25,7 @@ from perdure.calls.verdict import Verdict
 from tests.calls.errors_at_hand import closed_port, raised
 from tests.calls.openai_server import Fault, OpenAIServer
 
-SHORT_S = 0.1
+SHORT_S = 2.0  # the request arrives earlier
 LONG_S = 20.0  # never reached, however busy the machine is
 
 
@@ -182,7 +182,7 @@ def tls_server(*, speaks: bytes) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"https://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(5)
+        thread.join(90)
 
 
 @pytest.mark.parametrize("way", [via_httpx2, via_requests, via_urllib])

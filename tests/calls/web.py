@@ -122,7 +122,7 @@ class Web:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in (self._acceptor, *self._threads):
-            thread.join(5)
+            thread.join(90)
 
     def _accept(self) -> None:
         while True:

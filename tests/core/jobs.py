@@ -64,7 +64,7 @@ def after(job: Job, decided: Outcome) -> Job:
                 job,
                 attempts=job.attempts - 1,
                 postpones=job.postpones + decided.counted,
-                postponed_ms=job.postponed_ms + decided.delay_ms,
+                postponed_ms=job.postponed_ms + decided.delay_ms * decided.bounded,
                 releases=job.releases + decided.released,
                 suspect=decided.suspect,
             )

@@ -66,9 +66,9 @@ def test_a_dependency_only_this_stage_calls_down_is_tried_again_in_minutes(
     assert decided.failure.code == "dependency_down"
 
 
-def test_a_doubtful_outage_does_not_use_up_the_last_attempt() -> None:
+def test_a_doubtful_outage_uses_up_neither_the_last_attempt_nor_anything_else() -> None:
     decided = later(LAST, raised(DependencyDown("openai")))
-    assert decided.counted
+    assert (decided.counted, decided.bounded) == (False, False)
     assert decided.delay_ms == 225_000
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from perdure.watch.metrics import ADDED_BUCKETS, METRICS, STAGE_BUCKETS, Metric
-from tests.watch.monitoring import ROOT
+from tests.debian import ROOT
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 ROW = re.compile(r"^\| `((?:retry_job|perdure)_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.*?) \|$", re.M)

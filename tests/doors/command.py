@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, "-m", "perdure")
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.doors.preloaded"])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -23,31 +29,51 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def perdure(
-    *arguments: str, cwd: Path | None = None, timeout: float = 30, **more: str
+    *arguments: str, cwd: Path | None = None, timeout: float = 120, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `perdure ARGUMENTS` to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=cwd,
-        env=environment(**more),
-        timeout=timeout,
-        check=False,
-    )
+    """Run `perdure ARGUMENTS` to its end in a process of its own, forked from one that has the modules loaded.
+
+    An import that a command lacks does not show, nor what the interpreter says when it ends: use `COMMAND` for that.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        out, err = Path(directory, "out"), Path(directory, "err")
+        process = _FORKS.Process(
+            target=_run, args=(arguments, cwd or Path.cwd(), environment(**more), out, err)
+        )
+        process.start()
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(["perdure", *arguments], timeout)
+        return subprocess.CompletedProcess(
+            arguments, process.exitcode or 0, out.read_text("utf-8"), err.read_text("utf-8")
+        )
 
 
-def succeeded(*arguments: str, cwd: Path | None = None, timeout: float = 30, **more: str) -> str:
+def _run(arguments: tuple[str, ...], cwd: Path, variables: dict[str, str], out: Path, err: Path) -> None:
+    for stream, file in ((sys.stdout, out), (sys.stderr, err)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream.fileno())
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["perdure", *arguments]
+    sys.path.insert(0, "")
+    runpy.run_module("perdure", run_name="__main__")
+
+
+def succeeded(*arguments: str, cwd: Path | None = None, timeout: float = 120, **more: str) -> str:
     """The standard output of a command that must succeed."""
     ended = perdure(*arguments, cwd=cwd, timeout=timeout, **more)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
-def refused(status: int, code: str, *arguments: str, cwd: Path | None = None, **more: str) -> str:
+def refused(
+    status: int, code: str, *arguments: str, cwd: Path | None = None, timeout: float = 120, **more: str
+) -> str:
     """The message of a command that must end with this status and one line on standard error, the code at its end."""
-    ended = perdure(*arguments, cwd=cwd, timeout=30, **more)
+    ended = perdure(*arguments, cwd=cwd, timeout=timeout, **more)
     lines = ended.stderr.splitlines()
     assert (ended.returncode, len(lines)) == (status, 1), ended.stderr
     assert lines[0].endswith(f" [{code}]")

@@ -25,8 +25,6 @@ from tests.doors.command import COMMAND, environment, perdure, refused, succeede
 from tests.pipelines.image.making import corners, stored
 from tests.pipelines.mail.boxes import letter, mbox
 
-pytestmark = pytest.mark.long_on_postgres
-
 PAGE = (
     b"<!doctype html><html><body><h1>On queues</h1><p>A page of a few words about queues.</p></body></html>"
 )
@@ -300,7 +298,7 @@ def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=30)
+    rest, errors = process.communicate(timeout=90)
 
     assert process.returncode == 130
     told = [first, *rest.splitlines()]
@@ -324,7 +322,7 @@ def test_who_stops_reading_stops_it(tmp_path: Path) -> None:
     process.stdout.readline()
     process.stdout.close()
     errors = process.stderr.read()
-    assert process.wait(30) == 130
+    assert process.wait(90) == 130
     assert "nobody reads" in errors
     assert "Traceback" not in errors
 

@@ -75,6 +75,7 @@ def pages_read(said: str) -> tuple[int, int, int]:
     return int(saved[1]), int(resumed[1]), int(reads[1])
 
 
+@pytest.mark.full  # make demo checks its promises, too
 def test_it_keeps_its_promises_and_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> None:
     ended = perdure("demo", cwd=tmp_path, timeout=120, TMPDIR=str(temporary), HOME="/nonexistent")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -114,6 +115,7 @@ def test_what_it_keeps_can_be_looked_at_also_on_postgresql(postgres_url: str, te
     assert {page for _, page in book} == set(range(1, 39))
 
 
+@pytest.mark.full
 def test_stopped_in_the_middle_it_ends_its_workers(temporary: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "demo"],
@@ -129,7 +131,7 @@ def test_stopped_in_the_middle_it_ends_its_workers(temporary: Path) -> None:
                 break
         assert len(workers(temporary)) >= 2
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=90)
     finally:
         process.kill()
         process.communicate()

@@ -7,14 +7,10 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from perdure import Document, Perdure, Pipeline
 from perdure.store.base import BREAKER
 from perdure.store.open import open_store
 from tests.doors.command import refused, succeeded
-
-pytestmark = pytest.mark.long_on_postgres
 
 parcels = Pipeline("parcels")
 

@@ -16,8 +16,6 @@ from perdure.core.model import ALIASES
 from perdure.testing import drain, trial
 from tests.doors.command import refused, succeeded
 
-pytestmark = pytest.mark.long_on_postgres
-
 books = Pipeline("books")
 
 
@@ -34,7 +32,7 @@ def look(doc: Document) -> int:
 
 
 @pytest.fixture
-def shelf(store_url: str) -> tuple[str, list[str]]:
+def three_books(store_url: str) -> tuple[str, list[str]]:
     with trial(books, store=store_url) as app:
         app.hold("ocr", "no eyes")
         ids = [
@@ -47,8 +45,8 @@ def shelf(store_url: str) -> tuple[str, list[str]]:
     return store_url, ids
 
 
-def test_documents_are_listed_by_what_they_are(shelf: tuple[str, list[str]]) -> None:
-    url, (first, second, third) = shelf
+def test_documents_are_listed_by_what_they_are(three_books: tuple[str, list[str]]) -> None:
+    url, (first, second, third) = three_books
     with trial(books, store=url) as app:
 
         def found(**where: str) -> list[str]:
@@ -88,8 +86,8 @@ def test_no_terminal_is_too_narrow_for_an_id() -> None:
     assert "01a1e3ad-5c4f-75f4-860b-647d1b139321" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_what_is_kept_of_a_document_is_shown(shelf: tuple[str, list[str]]) -> None:
-    url, (first, *_) = shelf
+def test_what_is_kept_of_a_document_is_shown(three_books: tuple[str, list[str]]) -> None:
+    url, (first, *_) = three_books
     on = ("--store", url)
     kept = succeeded("show", first, *on)
     assert "stages saved  read" in kept

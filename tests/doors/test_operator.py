@@ -14,8 +14,6 @@ from perdure.errors import InputInvalid
 from tests.doors.command import perdure, refused, succeeded
 from tests.doors.test_status import letters
 
-pytestmark = pytest.mark.long_on_postgres
-
 NOON = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 
 

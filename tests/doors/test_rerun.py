@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.doors.command import perdure, refused, succeeded
-
-pytestmark = pytest.mark.long_on_postgres
 
 
 def test_a_new_embedder(store_url: str) -> None:

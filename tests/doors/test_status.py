@@ -16,11 +16,9 @@ from perdure.store.open import open_store
 from perdure.testing import drain, trial
 from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 
-pytestmark = pytest.mark.long_on_postgres
-
 OVERVIEW_KEYS = (
     "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
-    "dead stuck escalation audit outbox"
+    "dead stuck escalation audit outbox durability"
 ).split()
 STATES = "queued running waiting held done dead cancelled".split()
 QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote workers".split()
@@ -289,7 +287,7 @@ def test_watching_it_writes_a_line_when_the_headline_changes(tmp_path: Path) -> 
         said = watching.stdout.readline()
         assert "No worker serves 1 job in queue documents: press `perdure worker`." in said
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 0
+        assert watching.wait(90) == 0
         assert watching.stdout.read() == ""
 
 

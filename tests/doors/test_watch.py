@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import pytest
 from PIL import Image
 
 from perdure import Document, Perdure, Pipeline
@@ -23,8 +22,6 @@ from perdure.testing import tick, trial
 from tests.doors.command import COMMAND, environment, facts, perdure
 from tests.doors.needing import busy, needing
 from tests.pipelines.mail.boxes import letter, mbox
-
-pytestmark = pytest.mark.long_on_postgres
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,7 +115,7 @@ def test_it_says_that_nobody_works_and_sees_when_somebody_does(store_url: str) -
         with started("worker", PERDURE_STORE=store_url) as worker:
             rest, errors = watching.communicate(timeout=60)
             worker.send_signal(signal.SIGTERM)
-            worker.communicate(timeout=30)
+            worker.communicate(timeout=90)
     assert watching.returncode == 0
     assert rest.splitlines()[-1].split()[2] == b"done"
     assert errors.endswith(b"perdure: 1 done\n")
@@ -164,7 +161,7 @@ def test_what_is_held_is_left_to_others(tmp_path: Path) -> None:
     with started(*asked, "--watch") as watching:
         assert "needs ocr" in read_until(watching.stdout, " held ")
         watching.send_signal(signal.SIGINT)
-        _, errors = watching.communicate(timeout=30)
+        _, errors = watching.communicate(timeout=90)
     assert watching.returncode == 130
     assert b"perdure: 1 held" in errors
     assert facts("--store", store)["documents"]["held"] == 1
@@ -179,7 +176,7 @@ def test_ctrl_c_gives_the_document_back_uncharged(tmp_path: Path) -> None:
         id_ = json.loads(read_until(working.stdout, "added"))["id"]
         read_until(working.stdout, '"state": "running"')
         working.send_signal(signal.SIGINT)
-        _, errors = working.communicate(timeout=30)
+        _, errors = working.communicate(timeout=90)
     assert working.returncode == 130
     assert b"goes on whenever a worker runs" in errors
     assert b"Traceback" not in errors

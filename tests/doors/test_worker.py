@@ -78,7 +78,7 @@ def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_pa
         assert record["name"].endswith(f":{worker.pid}")
         worker.send_signal(signal.SIGTERM)
         gate.touch()
-        _, log = worker.communicate(timeout=20)
+        _, log = worker.communicate(timeout=90)
         assert worker.returncode == 0, log
     lines = [json.loads(line) for line in log.splitlines()]
     assert {line["document_id"] for line in lines if "document_id" in line} == {id_}

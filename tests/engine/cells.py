@@ -73,7 +73,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def all_gone(pids: Iterable[int], within_s: float = 3.0) -> bool:
+def all_gone(pids: Iterable[int], within_s: float = 90) -> bool:
     """Whether all these processes are dead or die in time."""
     late = time.monotonic() + within_s
     while any(alive(pid) for pid in pids):

@@ -136,6 +136,21 @@ def wide(payload: bytes, ask: Ask) -> bytes:
     return bytes(int(payload))
 
 
+def fork_many(payload: bytes, ask: Ask) -> bytes:
+    """Forks processes that share the memory of the cell, and waits until they were looked at a few times."""
+    shared = os.urandom(40 << 20)
+    forked = []
+    for _ in range(int(payload)):
+        if (pid := os.fork()) == 0:
+            time.sleep(1000)
+        forked.append(pid)
+    time.sleep(2)
+    for pid in forked:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return str(len(shared)).encode()
+
+
 def fork_storm(payload: bytes, ask: Ask) -> bytes:
     while True:
         if os.fork() == 0:
@@ -161,7 +176,7 @@ def sleeping(payload: bytes, ask: Ask) -> bytes:
 
 
 def ticking(payload: bytes, ask: Ask) -> bytes:
-    for _ in range(10):
+    for _ in range(20):
         ask(b"tick")
         time.sleep(0.1)
     return b"done"

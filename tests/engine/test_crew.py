@@ -11,20 +11,25 @@ import pytest
 from perdure import Document, Perdure, Pipeline
 from perdure.engine.crew import groups
 from perdure.errors import PipelineInvalid
+from perdure.settings import Settings
 
 letters, pictures = Pipeline("letters"), Pipeline("pictures", queue="pictures", concurrency=4)
 now: Counter[str] = Counter()
 most: Counter[str] = Counter()
-lock = threading.Lock()
+together = threading.Condition()
+SLOTS = {"letters": 2, "pictures": 4}
 
 
 def counted(kind: str) -> None:
-    with lock:
+    with together:
         now[kind] += 1
         most[kind] = max(most[kind], now[kind])
         most["all"] = max(most["all"], now.total())
-    time.sleep(0.1)
-    with lock:
+        together.notify_all()
+        # nobody ends before as many run as may; were there more, they would be counted meanwhile
+        assert together.wait_for(lambda: most[kind] >= SLOTS[kind], 90)
+    time.sleep(0.05)
+    with together:
         now[kind] -= 1
 
 
@@ -52,19 +57,27 @@ def test_each_has_its_own_slots(store_url: str) -> None:
 
 
 def test_one_that_waits_is_woken_though_the_other_is_busy(store_url: str) -> None:
-    with Perdure(store_url, pipelines=[letters, pictures], concurrency=1) as app:
-        for n in range(12):
-            app.add(text=f"{n}", pipeline=letters)
+    busy, woken = Pipeline("busy"), Pipeline("woken", queue="woken", concurrency=1)
+    started, go = threading.Event(), threading.Event()
+
+    @busy.stage
+    def wait(doc: Document) -> None:
+        started.set()
+        assert go.wait(90)
+
+    @woken.stage
+    def end(doc: Document) -> None:
+        go.set()
+
+    patient = Settings(poll_s=300)  # only a wake-up comes in time
+    with Perdure(store_url, pipelines=[busy, woken], concurrency=1, settings=patient) as app:
+        app.add(text="busy", pipeline=busy)
         worker = threading.Thread(target=app.run_until_idle)
         worker.start()
-        time.sleep(0.4)
-        added_s = time.monotonic()
-        id_ = app.add(text="now", pipeline=pictures).id
-        while app.status(id_).state != "done":
-            time.sleep(0.01)
-        took_s = time.monotonic() - added_s
-        worker.join()
-        assert took_s < 0.9  # it did not wait for the next look, a second later
+        assert started.wait(90)
+        id_ = app.add(text="now", pipeline=woken).id
+        worker.join(90)
+        assert app.status(id_).state == "done"
 
 
 def test_groups() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Context, Document, Pipeline, Transient
+from perdure import Context, Document, Perdure, Pipeline, Transient
 from perdure.engine.pipeline import AnyStage
 from perdure.testing import FakeClock, drain, failing, tick, trial
 
@@ -220,15 +220,51 @@ def test_a_pipeline_that_is_gone_leaves_its_documents_waiting_for_a_worker_that_
     with trial(other, store=store_url, clock=clock) as app:
         clock.advance(2)
         for _ in range(12):
-            tick(app)
             clock.advance(301)
+            tick(app)
         status = app.status(id_)
-        assert (status.state, status.attempts_made) == ("waiting", 1)
-        assert "no pipeline 'books' in this worker" in app.attempts(id_)[-1].why
+        assert (status.state, status.attempts_made, status.claims) == ("queued", 1, 1)
+        app._call(app.service.store.register("worker", "lives", ["documents"]))
+        assert "no worker of queue documents has pipeline books" in app.why(id_).sentence
         said = [(one["text"], one["press"]) for one in app.overview()["problems"]]
-        assert ("No worker that took them could run 1 job of pipeline books", f"perdure why {id_}") in said
+        lacking = "No worker of queue documents has pipeline books, and jobs of it wait"
+        assert (lacking, f"perdure why {id_}") in said
     finish(store_url, books(*OLD), clock, id_)
     assert ran == {"embed": 1}
+
+
+def test_an_old_release_leaves_alone_what_only_the_new_one_has(store_url: str) -> None:
+    def release(*names: str) -> Perdure:
+        pipelines = [_limited(name) for name in names]
+        return Perdure(store_url, pipelines=pipelines)
+
+    with release("books", "films") as new:
+        ids = [new.add(text=str(n), pipeline="films").id for n in range(2)]  # one of them waits for room
+        with release("books") as old:
+            old.add(text="a", pipeline="books")
+            assert old.run_until_idle().done == 1
+            assert {old.status(id_).claims for id_ in ids} == {0}
+        assert new.run_until_idle().done == 2
+        assert {new.status(id_).claims for id_ in ids} == {1}
+
+
+def test_what_only_the_new_release_has_keeps_no_room_from_the_old_one(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[_limited("books", "host"), _limited("films", "host")]) as new:
+        new.add(text="first", pipeline="films")
+        new.add(text="second", pipeline="books")
+        with Perdure(store_url, pipelines=[_limited("books", "host")]) as old:
+            assert old.run_until_idle().done == 1
+        assert new.run_until_idle().done == 1
+
+
+def _limited(name: str, key: str = "") -> Pipeline:
+    """A pipeline that runs one document at a time."""
+    pipeline = Pipeline(name, concurrency_key=lambda document: key or name, concurrency_per_key=1)
+
+    @pipeline.stage
+    def read(doc: Document) -> None: ...
+
+    return pipeline
 
 
 def test_hooks_are_those_of_the_day_it_was_added(store_url: str) -> None:
@@ -254,7 +290,7 @@ def test_hooks_are_those_of_the_day_it_was_added(store_url: str) -> None:
             tick(app)
             clock.advance(5)
         assert app.status(added).state == "dead"
-        assert app.attempts(added)[-1].outcome == "hold"
+        assert app.attempts(added)[-1].outcome == "dead"  # nobody took the hook's job
     assert told == []
     with trial(with_hook(), store=store_url, clock=clock) as app:
         drain(app)

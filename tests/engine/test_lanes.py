@@ -118,6 +118,18 @@ def test_dependency_down_on_its_own_word_is_tried_again_in_minutes_and_costs_not
         assert app.status(id_).attempts_made == 1
 
 
+def test_dependency_down_on_its_own_word_has_no_bound(store_url: str) -> None:
+    pipeline, _ = two_stages()
+    pipeline.age_max_s = 3_600
+    embed = pipeline.stages[1]
+    word = DependencyDown("openai")
+    with trial(pipeline, store=store_url) as app, failing(embed, *[word] * 150) as runs:
+        id_ = app.add(text="a", pipeline=pipeline).id
+        assert drain(app).done == 1
+        assert runs.count == 151
+        assert app.status(id_).attempts_made == 1
+
+
 def test_a_dependency_nobody_declared_loses_no_document(store_url: str) -> None:
     pipeline, ran = two_stages()
     extract = pipeline.stages[0]
@@ -176,7 +188,7 @@ def test_a_document_that_is_past_the_stage_makes_room_under_its_key(store_url: s
 
     @pages.stage
     async def read(doc: Document, fetch: int) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while at_once.count(-1) < 4:
                 await asyncio.sleep(0.01)
         return 0

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from perdure import AsyncPerdure, Document, Perdure, Pipeline
@@ -18,7 +20,7 @@ from perdure.settings import Settings
 QUICK = Settings(poll_s=0.2, grace_s=0.3)
 
 
-def until(condition: Callable[[], Any], within_s: float = 10) -> None:
+def until(condition: Callable[[], Any], within_s: float = 90) -> None:
     end_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end_s, "it did not happen in time"
@@ -42,18 +44,18 @@ def test_an_app_works_once_at_a_time(tmp_path: Path) -> None:
     @pipeline.stage
     def work(doc: Document) -> None:
         started.set()
-        go.wait(10)
+        go.wait(90)
 
     with Perdure(f"sqlite:///{tmp_path}/books.db", pipelines=[pipeline], settings=QUICK) as app:
         id_ = app.add(text="a", pipeline=pipeline).id
         running = threading.Thread(target=app.run_until_idle)
         running.start()
-        assert started.wait(10)
+        assert started.wait(90)
         for again in (app.run_until_idle, app.run):
             with pytest.raises(RuntimeError, match="works already"):
                 again()
         go.set()
-        running.join(10)
+        running.join(90)
         assert app.status(id_).state == "done"
 
 
@@ -70,15 +72,15 @@ def test_leaving_the_block_stops_the_work_in_good_order(store_url: str) -> None:
         id_ = app.add(text="a", pipeline=pipeline).id
         running = threading.Thread(target=app.run)
         running.start()
-        assert started.wait(10)
-    running.join(10)
+        assert started.wait(90)
+    running.join(90)
     assert not running.is_alive()
     with Perdure(store_url, pipelines=[pipeline], settings=QUICK) as app:
         assert (app.status(id_).state, app.status(id_).attempts_made) == ("queued", 0)
         running = threading.Thread(target=app.run)
         running.start()
         until(lambda: app.service._working.locked())
-    running.join(10)  # told to stop while it was getting ready
+    running.join(90)  # told to stop while it was getting ready
     assert not running.is_alive()
 
 
@@ -143,3 +145,43 @@ def test_threads_do_not_pile_up_with_every_run(tmp_path: Path) -> None:
         app.add(text="first", pipeline=pipeline)
         app.run_until_idle()
         until(lambda: not [t for t in threading.enumerate() if t.name.startswith("perdure-stage-")])
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "awaited"])
+def test_a_start_that_failed_after_connecting_leaves_nothing_behind(
+    postgres_store_url: str, awaited: bool
+) -> None:
+    pipeline = notes()
+    database = urlsplit(postgres_store_url).path.removeprefix("/")
+
+    async def set_read_only(on: bool) -> None:
+        connection = await asyncpg.connect(postgres_store_url)
+        try:
+            await connection.execute("SET default_transaction_read_only = off")
+            await connection.execute(f'ALTER DATABASE "{database}" SET default_transaction_read_only = {on}')
+        finally:
+            await connection.close()
+
+    app = Perdure(postgres_store_url, pipelines=[pipeline], settings=QUICK)
+
+    async def add() -> str:
+        async with app as service:
+            return (await service.add(text="a", pipeline=pipeline)).answer
+
+    def enter() -> str:
+        if awaited:
+            return asyncio.run(add())
+        with app:
+            return app.add(text="a", pipeline=pipeline).answer
+
+    with Perdure(postgres_store_url):  # which makes what only the first one makes
+        pass
+    asyncio.run(set_read_only(True))
+    with pytest.raises(StoreError):
+        enter()
+    asyncio.run(set_read_only(False))
+    answers: list[str] = []
+    entering = threading.Thread(target=lambda: answers.append(enter()), daemon=True)
+    entering.start()
+    entering.join(90)
+    assert answers == ["added"]

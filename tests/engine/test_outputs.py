@@ -94,7 +94,7 @@ def test_keys_of_items_and_rows_may_be_as_long_on_one_store_as_on_the_other(stor
 
 def test_one_output_that_cannot_be_stored_ends_its_document_and_no_other(store_url: str) -> None:
     pipeline = Pipeline("outputs")
-    together = threading.Barrier(200, timeout=30)
+    together = threading.Barrier(200, timeout=90)
 
     @pipeline.stage
     def give(doc: Document) -> Any:

@@ -104,6 +104,23 @@ def test_an_answer_is_saved_and_the_next_stage_runs_under_the_same_attempt(store
         assert waiting(app) == []
 
 
+def test_an_answer_of_the_stage_that_is_limited_leaves_the_limit(store_url: str) -> None:
+    mail = Pipeline(
+        "mail", concurrency_key=lambda document: "server", concurrency_per_key=1, concurrency_until="ask"
+    )
+    mail.remote_stage("ask", event="Asked", done="Answered", output=str)
+
+    @mail.stage
+    def keep(ask: str) -> str:
+        return ask
+
+    with trial(mail, store=store_url) as app:
+        id_, event = handed_over(app, mail)
+        assert app.remote_finish(id_, event["token"], "yes") == "saved"
+        assert drain(app).done == 1
+        assert app._call(app.service.store.counts()).queues == {}
+
+
 def test_a_pipeline_may_end_elsewhere(store_url: str) -> None:
     with trial(summaries, store=store_url) as app:
         id_, event = handed_over(app, summaries)

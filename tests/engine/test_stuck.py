@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from perdure import Document, Permanent, Pipeline
 from perdure.core.events import DocumentDead, Events, StuckSwept
 from perdure.engine import stuck as module
 from perdure.engine.stuck import StuckRun, StuckSweep
+from perdure.engine.worker import Worker
 from perdure.store.base import Query, Steps
 from perdure.store.records import RetryJob
 from perdure.testing import Trial, drain, failing, recording, tick, trial
@@ -73,11 +75,12 @@ def live(app: Trial, hours: float) -> None:
 
 @contextmanager
 def forgotten(app: Trial, pipeline: Pipeline = books) -> Iterator[None]:
-    """As long as this lasts no worker knows the pipeline."""
+    """As long as this lasts no worker knows the pipeline, and all of them take its jobs nevertheless."""
     pipelines: Any = app.service.pipelines
     kept = pipelines.pop(pipeline.name)
     try:
-        yield
+        with mock.patch.object(Worker, "serves", None):
+            yield
     finally:
         pipelines[pipeline.name] = kept
 

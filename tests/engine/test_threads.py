@@ -20,7 +20,7 @@ def alive() -> set[threading.Thread]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -56,7 +56,7 @@ def test_one_thread_serves_one_after_the_other() -> None:
 
 def test_as_many_threads_as_run_at_once() -> None:
     async def scene() -> None:
-        threads, together = Threads(), threading.Barrier(8, timeout=5)
+        threads, together = Threads(), threading.Barrier(8, timeout=90)
         await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
         assert threads.started == 8
         threads.close()
@@ -69,7 +69,7 @@ def test_a_cancelled_run_is_abandoned_and_its_late_answer_dropped() -> None:
         threads, go, over = Threads(), threading.Event(), threading.Event()
 
         def hang() -> None:
-            go.wait(5)
+            go.wait(90)
             over.set()
 
         future = threads.run(hang)
@@ -87,7 +87,7 @@ def test_closing_lets_idle_threads_go_and_busy_ones_when_they_are_through() -> N
     async def scene() -> None:
         before = alive()
         threads, go = Threads(), threading.Event()
-        busy = threads.run(lambda: go.wait(5))
+        busy = threads.run(lambda: go.wait(90))
         await threads.run(lambda: None)
         await until(lambda: threads._idle == 1)
         assert len(alive() - before) == 2
@@ -104,7 +104,7 @@ def test_a_loop_that_is_gone_does_not_trouble_the_thread() -> None:
     go, over = threading.Event(), threading.Event()
 
     def hang() -> None:
-        go.wait(5)
+        go.wait(90)
 
     async def scene() -> Threads:
         threads = Threads()
@@ -114,5 +114,5 @@ def test_a_loop_that_is_gone_does_not_trouble_the_thread() -> None:
 
     threads = asyncio.run(scene())
     go.set()
-    assert over.wait(5)
+    assert over.wait(90)
     threads.close()

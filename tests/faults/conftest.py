@@ -56,7 +56,7 @@ def local_library(tmp_path: Path, nearby: None) -> Iterator[Fleet]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leases, timeouts and takeovers are measured in real time: nothing else may run beside these tests."""
+    """Real processes that are killed and frozen take time: all but a few belong to the full suite."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.alone)
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("on_both") is None:
+            item.add_marker(pytest.mark.full)

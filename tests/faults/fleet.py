@@ -132,7 +132,7 @@ class Fleet:
             assert time.monotonic() < until_s, f"processes that cannot be ended: {left}"
             time.sleep(LOOK_S)
         for worker in self.workers:
-            worker.process.wait(5)
+            worker.process.wait(90)
 
     def freeze(self, worker: WorkerProcess) -> list[int]:
         """SIGSTOP for every process of the worker, none of them inside a transaction; their pids."""
@@ -223,7 +223,7 @@ class Fleet:
 
         self.wait(ended, "documents to end", within_s, look_s=0.1)
 
-    def wait_until_gone(self, worker: WorkerProcess, within_s: float = 2.0) -> None:
+    def wait_until_gone(self, worker: WorkerProcess, within_s: float = 90) -> None:
         """Until no process of this worker is left."""
         self.wait(
             lambda: not worker.processes, f"the processes of worker {worker.number} to be gone", within_s

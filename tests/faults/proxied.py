@@ -37,7 +37,8 @@ def points() -> dict[str, str]:
     """Where a reply may be lost: the statement with which the product's own flush begins each step."""
 
     def begins(step: Operation) -> str:
-        return next(Flush(sql, client=0, now_ms=0, known={(FIRST.queue, "")}).run([step])).sql
+        known = {(FIRST.queue, FIRST.pipeline, ""), ("", "", "")}
+        return next(Flush(sql, client=0, number=0, now_ms=0, known=known, written={}).run([step])).sql
 
     sql = PostgresDialect()
     return {

@@ -8,6 +8,7 @@ is the text of a statement; a transaction reaches it when that statement touched
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from perdure.app import Portal
 
+PIECE_BYTES = 16 << 10
 Message = tuple[bytes, bytes]  # kind and length, body
 
 
@@ -95,6 +97,7 @@ class Fault(Enum):
 
     LOST = "the server commits and the client never hears of it"
     CUT = "the link breaks before the commit reaches the server"
+    LATE = "the commit reaches the server only when `let_through` is called, whatever became of the client"
     SILENT = "the server commits, and from then on nothing passes on any link"
 
 
@@ -109,7 +112,8 @@ class Broken:
 class Proxy:
     """Listens on a Unix socket, in a thread of its own, for as long as its `with` block lasts.
 
-    `arm` plans faults for a point, `silence` holds everything back, `latency_s` makes every round trip longer.
+    `arm` plans faults for a point, `silence` holds everything back, `latency_s` makes every round trip longer,
+    `bytes_per_s` is the speed of each link.
     """
 
     def __init__(self, server_url: str, points: Mapping[str, str]) -> None:
@@ -117,9 +121,12 @@ class Proxy:
         self.points = dict(points)
         self.broken: list[Broken] = []
         self.latency_s = 0.0
+        self.bytes_per_s = math.inf
         self._armed: dict[str, deque[Fault | None]] = {point: deque() for point in points}
         self._errors: list[BaseException] = []
         self._flowing = asyncio.Event()
+        self._through = asyncio.Event()
+        self._links: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Proxy:
         self._directory = tempfile.TemporaryDirectory(prefix="proxy-")
@@ -159,24 +166,38 @@ class Proxy:
         """All that was held back arrives, and what follows."""
         self._portal.call(self._flow(True))
 
-    def _meet(self, statements: Counter[str], sending: bool) -> None:
-        """What is planned for a transaction that did this happens, and the plan is one shorter."""
+    def let_through(self) -> None:
+        """Send the commit that is late."""
+        self._portal.call(self._let_through())
+
+    def cut(self) -> None:
+        """Both sides see their links break; whoever connects from now on gets no answer until it is healed."""
+        self._portal.call(self._cut())
+
+    def _meet(self, statements: Counter[str], sending: bool) -> bool:
+        """What is planned for a transaction that did this happens, and the plan is one shorter; whether it is late."""
+        late = False
         if not statements:
-            return
+            return late
         rows = {
             point: sum(count for statement, count in statements.items() if sql in statement)
             for point, sql in self.points.items()
         }
         reached = {point: count for point, count in rows.items() if count}
         plans = filter(None, (self._armed[point] for point in reached))
-        # a cut happens on the way to the server, anything else when the server has answered
-        for fault in [plan.popleft() for plan in plans if (plan[0] is Fault.CUT) is sending]:
+        # some happen on the way to the server, the others when the server has answered
+        on_the_way = (Fault.CUT, Fault.LATE)
+        for fault in [plan.popleft() for plan in plans if (plan[0] in on_the_way) is sending]:
             if fault is not None:
                 self.broken.append(Broken(fault, reached))
             if fault is Fault.SILENT:
                 self._flowing.clear()
+            elif fault is Fault.LATE:
+                self._through.clear()
+                late = True
             elif fault is not None:
                 raise ConnectionAbortedError(fault.value)
+        return late
 
     # --- links -----------------------------------------------------------------------------------
 
@@ -189,8 +210,13 @@ class Proxy:
             ends.append(to_server)
             wire = Wire()
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._upwards(client, to_server, wire))
-                ways.create_task(self._downwards(server, to_client, wire))
+                pair = {
+                    ways.create_task(self._upwards(client, to_server, wire)),
+                    ways.create_task(self._downwards(server, to_client, wire)),
+                }
+                for way in pair:
+                    self._links.add(way)
+                    way.add_done_callback(self._links.discard)
         except* (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # one side is gone, or the link was broken
         except* Exception as errors:
@@ -206,9 +232,9 @@ class Proxy:
         to_server.write(length + await client.readexactly(int.from_bytes(length) - 4))
         async for message in _messages(client):
             await self._flowing.wait()
-            self._meet(wire.sent(message), sending=True)
-            to_server.write(b"".join(message))
-            await to_server.drain()
+            if self._meet(wire.sent(message), sending=True):
+                await self._through.wait()
+            await self._carry(to_server, b"".join(message))
 
     async def _downwards(
         self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, wire: Wire
@@ -218,16 +244,33 @@ class Proxy:
             await self._flowing.wait()
             if message[0][:1] == b"Z":
                 await asyncio.sleep(self.latency_s)
-            to_client.write(b"".join(message))
-            await to_client.drain()
+            await self._carry(to_client, b"".join(message))
+
+    async def _carry(self, to: asyncio.StreamWriter, data: bytes) -> None:
+        """As fast as the link is."""
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            if self.bytes_per_s < math.inf:
+                await asyncio.sleep(len(piece) / self.bytes_per_s)
+            to.write(piece)
+            await to.drain()
 
     async def _open(self) -> None:
         self._flowing.set()
+        self._through.set()
         path = f"{self._directory.name}/.s.PGSQL.5432"
         self._listening = await asyncio.start_unix_server(self._serve, path)
 
     async def _shut(self) -> None:
         self._listening.close()
+
+    async def _let_through(self) -> None:
+        self._through.set()
+
+    async def _cut(self) -> None:
+        self._flowing.clear()
+        for link in list(self._links):
+            link.cancel()
 
     async def _flow(self, free: bool) -> None:
         (self._flowing.set if free else self._flowing.clear)()

@@ -5,7 +5,6 @@ On Debian, as root, the package is installed if it is missing; elsewhere a missi
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -19,29 +18,17 @@ from types import TracebackType
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.debian import install
+from tests.ports import free_ports
+
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 PATIENCE_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, none of them twice."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def installed() -> Path:
     """Where the server is."""
     if not SERVER.exists():
-        with Path("/tmp/perdure-system-packages.lock").open("w") as turn:  # test processes start together
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            subprocess.run([ROOT / "scripts" / "system-packages", "rabbitmq-server"], check=True)
+        install("rabbitmq-server")
     return SERVER
 
 
@@ -82,7 +69,7 @@ class Rabbit:
         self.kill()
         if self._names is not None:
             self._names.kill()
-            self._names.wait(5)
+            self._names.wait(90)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def start(self) -> None:
@@ -132,5 +119,5 @@ class Rabbit:
                     process.send_signal(number)
         _, left = psutil.wait_procs(family, PATIENCE_S)
         assert not left, f"RabbitMQ does not end: {left}"
-        self._broker.wait(5)
+        self._broker.wait(90)
         self._broker = None

@@ -12,7 +12,7 @@ import signal
 import time
 
 from perdure import Context, Document, Perdure, Pipeline, Result
-from tests.faults import haunting, voyage
+from tests.faults import forking, haunting, voyage
 from tests.faults.record import Run
 
 STORE_VARIABLE = "FAULTS_STORE"
@@ -232,7 +232,20 @@ def several(doc: Document, lone: int, ctx: Context) -> Result[int]:
     return run.finish(ctx, lone)
 
 
-ALL = [steps, second, deadly, greedy, slow, drowsy, stalling, pausing, brief, *voyage.ALL, *haunting.ALL]
+ALL = [
+    steps,
+    second,
+    deadly,
+    greedy,
+    slow,
+    drowsy,
+    stalling,
+    pausing,
+    brief,
+    *voyage.ALL,
+    *haunting.ALL,
+    *forking.ALL,
+]
 
 
 def _app(*pipelines: Pipeline) -> Perdure:
@@ -247,3 +260,4 @@ late = _app(slow, drowsy, stalling, pausing)
 leased = _app(brief)
 travelling = _app(*voyage.ALL)
 haunted = _app(second, *haunting.ALL)
+forks = _app(*forking.ALL)

@@ -16,7 +16,7 @@ CONCURRENCY = 5
 OPEN_MAX = 30
 EVERY_S = (0.2, 2.0)
 #: What a killed worker had in hand is another's when its lease is over at the latest; then it has to be worked off.
-LEASE_S, SWEEP_S, BACKOFF_S, WORK_S = 30, 1, 2, 12
+LEASE_S, SWEEP_S, BACKOFF_S, WORK_S = 30, 1, 2, 90
 FREEZES = 40
 #: How long a frozen transaction may keep others from writing, and how long they may have to queue besides.
 FROZEN_S, WAIT_S = 5, 3

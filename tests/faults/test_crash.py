@@ -65,7 +65,6 @@ def test_killed_cell_is_charged_to_its_document_only(fleet: Fleet) -> None:
     assert (neighbour.state, neighbour.attempts_made, neighbour.claims) == ("done", 1, 1)
 
 
-@pytest.mark.long_on_postgres
 def test_memory_hog_is_set_aside(fleet: Fleet) -> None:
     """An isolated stage that takes more memory than it may is killed; its neighbours in the same worker go on."""
     fleet.add("greedy", {"hog": "4000", **dict.fromkeys(NEIGHBOURS, "20")})

@@ -277,7 +277,7 @@ def test_what_cannot_be_understood_is_set_aside_with_its_reason(local_fleet: Fle
 
 async def _until_declared(channel: AbstractChannel) -> None:
     """Until the workers listen."""
-    for _ in range(200):
+    for _ in range(1000):
         try:
             await channel.get_queue("perdure.answers.remote")
             await channel.get_queue("perdure.answers.archives")

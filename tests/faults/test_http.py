@@ -15,7 +15,6 @@ from tests.faults.uploading import Uploads
     ("number", "kills"),
     [(100, 2), pytest.param(1000, 12, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
 )
-@pytest.mark.long_on_postgres
 def test_uploads_survive_the_death_of_the_server(
     store_url: str, tmp_path: Path, number: int, kills: int
 ) -> None:

@@ -53,7 +53,6 @@ def post(service: OpenAIServer, store_url: str, tmp_path: Path) -> Iterator[Flee
         pytest.param(3_000, 25, (1.0, 6.0), id="long", marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
     ],
 )
-@pytest.mark.long_on_postgres
 def test_random_kills(
     post: Fleet, service: OpenAIServer, messages: int, kills: int, every_s: tuple[float, float]
 ) -> None:

@@ -8,6 +8,7 @@ from tests.faults.fleet import Fleet
 from tests.faults.resuming import PLACES, assert_resumed
 
 
+@pytest.mark.on_both
 @pytest.mark.parametrize("victim", ["supervisor", "child"])
 def test_killed_at_every_place(fleet: Fleet, victim: str) -> None:
     """One document waits at each place when the worker is killed."""

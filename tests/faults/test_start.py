@@ -37,7 +37,6 @@ def test_app_that_cannot_be_imported(
     local_fleet.wait_until_gone(worker)
 
 
-@pytest.mark.long_on_postgres
 def test_supervisor_outlives_its_children(fleet: Fleet) -> None:
     """Three deaths in a row, each in the middle of a stage."""
     fleet.shut("one", "begin")

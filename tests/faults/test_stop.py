@@ -6,15 +6,12 @@ import os
 import signal
 import time
 
-import pytest
-
 from tests.faults.fleet import Fleet
 
-GRACE_S = 1.5
-MARGIN_S = 3.0
+GRACE_S = 6.0
+MARGIN_S = 30.0
 
 
-@pytest.mark.long_on_postgres
 def test_gentle_stop(fleet: Fleet) -> None:
     """A stage that ends within the grace is saved; one that does not, in a thread or a cell, is interrupted."""
     fleet.add("second", {"quick": "0.6", "endless": "0"})
@@ -59,7 +56,6 @@ def test_gentle_stop(fleet: Fleet) -> None:
     assert len(fleet.effects()) == 2 + 2 * 5
 
 
-@pytest.mark.long_on_postgres
 def test_second_signal_leaves_at_once(fleet: Fleet) -> None:
     fleet.add("second", {"thread": "0"})
     fleet.add("steps", {"loop": "a", "cell": "b"})

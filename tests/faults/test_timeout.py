@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.fleet import Fleet
 
 
@@ -11,7 +9,6 @@ def history(fleet: Fleet, name: str) -> list[tuple[str, bool, str | None]]:
     return [(a.outcome, a.charged, a.error_code) for a in fleet.attempts(name)]
 
 
-@pytest.mark.long_on_postgres
 def test_stage_that_holds_the_interpreter(fleet: Fleet) -> None:
     """The worker's loop stands still, so nobody in it can end the stage: the supervisor kills the worker.
 
@@ -47,7 +44,6 @@ def test_stage_that_holds_the_interpreter(fleet: Fleet) -> None:
     assert worker.process.poll() is None
 
 
-@pytest.mark.long_on_postgres
 def test_hung_stages_are_abandoned(fleet: Fleet) -> None:
     """In a thread, in the loop, in the loop and deaf to cancellation: the worker stays and works on."""
     hung = ["thread", "async", "stubborn"]
@@ -58,7 +54,7 @@ def test_hung_stages_are_abandoned(fleet: Fleet) -> None:
     child = worker.child
     neighbours = [f"neighbour-{number}" for number in range(4)]
     fleet.add("slow", dict.fromkeys(neighbours, "0.2"))
-    fleet.wait_until_ended(neighbours, within_s=5)
+    fleet.wait_until_ended(neighbours, within_s=90)
     fleet.wait_until_ended()
 
     for name in hung:
@@ -74,7 +70,6 @@ def test_hung_stages_are_abandoned(fleet: Fleet) -> None:
     assert worker.child == child
 
 
-@pytest.mark.long_on_postgres
 def test_no_progress(fleet: Fleet) -> None:
     """Slow is not stuck: what reports progress runs longer than the limit, what stops reporting is ended."""
     fleet.add("stalling", {"slow": "goes on", "stuck": "stalls"})

@@ -13,7 +13,7 @@ import httpx2
 
 from tests.faults.fleet import Fleet
 from tests.faults.process import WorkerProcess
-from tests.faults.rabbit import free_ports
+from tests.ports import free_ports
 
 PIPELINE = "second"
 AGAIN_S = 0.05
@@ -60,7 +60,7 @@ class Uploads:
     def _client(self) -> httpx2.Client:
         if getattr(self._local, "url", None) != self.url:
             headers = {"Authorization": f"Bearer {self._key}"}
-            self._local.client = httpx2.Client(base_url=self.url, headers=headers, timeout=20)
+            self._local.client = httpx2.Client(base_url=self.url, headers=headers, timeout=90)
             self._local.url = self.url
         client: httpx2.Client = self._local.client
         return client

@@ -203,7 +203,7 @@ async def test_only_what_has_ended_is_purged(world: World) -> None:
     }
     assert await world.store.counted("purged") == 0
     assert await world.store.purge([(ORG, hooked)], generations={(ORG, hooked): 7}) == {
-        (ORG, hooked): "refused: the document has been run again since it was exported"
+        (ORG, hooked): "refused: the document has been run again since it was read"
     }
 
 

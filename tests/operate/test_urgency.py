@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.operate.urgency import grade, headline, problems
-from perdure.store.base import BREAKER
+from perdure.store.base import BREAKER, OldestWriter
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000
@@ -39,7 +39,8 @@ WELL: dict[str, Any] = {
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
     "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
     "audit": {"difference": 0, "looked_ms": NOW, "problems": None, "audited_ms": None},
-    "outbox": {"waiting": 0, "since_ms": None, "reason": None}, "given_back": [],
+    "outbox": {"waiting": 0, "since_ms": None, "reason": None}, "given_back": [], "unserved": [], "oldest_writer": None,
+    "durability": {"synchronous_commit": "on", "fsync": "on"},
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
 
@@ -55,6 +56,11 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "ready": 7, "workers": 0}], "workers": [{**GONE, "in_hand": 0}]}, "critical",
             "No worker serves 7 jobs in queue documents (the last one, host:1, went 1.0 h ago)", "perdure worker",
+        ),
+        (
+            {"oldest_writer": OldestWriter(7, "psql", "shop", 2 * HOUR)}, "warning",
+            "Events and webhooks wait for a transaction of psql (database shop) that has been open for 2.0 h; SELECT "
+            "pg_terminate_backend(7) ends it", None,
         ),
         (
             {"given_back": [("books", 3, "0197")]}, "warning",
@@ -142,6 +148,14 @@ def test_all_is_well() -> None:
         (
             {"calls": [{**CALLS, "retry_rate": 0.35}]}, "warning",
             "35% of the calls to ocr are retried", "perdure dependencies",
+        ),
+        (
+            {"durability": {"synchronous_commit": "off", "fsync": "on"}}, "notice",
+            "synchronous_commit is off at PostgreSQL; sessions of Perdure set it on", None,
+        ),
+        (
+            {"durability": {"synchronous_commit": "on", "fsync": "off"}}, "critical",
+            "fsync is off at PostgreSQL: a power cut can destroy the store; set it on", None,
         ),
         (
             {"stuck": {"documents": 0, "since_ms": None, "starved": 4, "checked_ms": NOW}}, "notice",

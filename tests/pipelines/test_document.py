@@ -23,6 +23,7 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_ALLOW_LOOPBACK", "true")
 
 
+@pytest.mark.on_both
 def test_a_page_is_fetched_and_read(store_url: str) -> None:
     with Web() as web, trial(documents, store=store_url, cells=True) as app:
         web.page("/queues.html", PAGE, content_type="text/html", etag='"1"')
@@ -38,6 +39,7 @@ def test_a_page_is_fetched_and_read(store_url: str) -> None:
         assert (hit.document_id, "lease" in hit.snippet) == (id_, True)
 
 
+@pytest.mark.on_both
 def test_a_text_and_a_file_go_the_same_way(store_url: str) -> None:
     with trial(documents, store=store_url, cells=True) as app:
         ids = [

@@ -119,7 +119,8 @@ class Book:
                 org, key, request = self._row(ONCE, rowid)
                 self.onces[org, key] = request
             documents = self._keep_documents(changes.get("document", {}))
-            self._telling.check(changes.get("feed", ()), self._turned)
+            told = [number for number, kind in changes.get("feed", {}).items() if kind != DELETE]
+            self._telling.check(told, self._turned)
             jobs = self._keep_jobs(changes.get("job", {}), by)
             self._keep_items(changes.get("item", {}), by, jobs)
             if changes.keys() & {"job", "outbox"} and (
@@ -283,7 +284,7 @@ class Book:
             elif old is not None:
                 self.jobs_of[old.document_id].remove(old.id)
                 del self.jobs[old.id]
-        self.fairness.moved(moved)
+        self.fairness.moved(moved, by.serves)
         return moved
 
     def _check_whole(self, touched: set[str]) -> None:

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.core.model import Job
-from perdure.errors import StoreBusy, StoreUnavailable
+from perdure.errors import StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import Steps
 from perdure.store.operations import Save, Settle
 from perdure.store.sql_store import SqlStore
@@ -30,6 +30,8 @@ CALM = Faults()
 class SimDriver:
     """What a process may ask of the database."""
 
+    lost: StoreError | None = None
+
     def __init__(self, process: Process, book: Book) -> None:
         self.process = process
         self.world = process.world
@@ -39,6 +41,15 @@ class SimDriver:
     @property
     def faults(self) -> Faults:
         return CALM if self.process.immune else self.world.faults
+
+    async def location(self) -> str:
+        return "simulated"
+
+    async def oldest_writer(self) -> None:
+        return None
+
+    async def durability(self) -> dict[str, str]:
+        return {}
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...

@@ -29,8 +29,9 @@ class Fairness:
         self._passed: Counter[tuple[str, str]] = Counter()  # by queue and organisation
         self._transactions = 0
 
-    def moved(self, moved: Sequence[Move]) -> None:
-        """Judge the claims of one transaction, then note what became ready in it."""
+    def moved(self, moved: Sequence[Move], serves: frozenset[str]) -> None:
+        """Judge the claims of one transaction by a process that serves these pipelines, then note what became ready
+        in it."""
         self._transactions += 1
         taken = []
         for old, new in moved:
@@ -44,19 +45,20 @@ class Fairness:
                 kept = before is not None and before[1].vt == new.vt  # another priority is another place
                 self._ready[id_] = before if before is not None and kept else (self._transactions, new)
         if taken:
-            self._judge(taken)
+            self._judge(taken, serves)
 
-    def _judge(self, taken: list[tuple[int, JobRow]]) -> None:
+    def _judge(self, taken: list[tuple[int, JobRow]], serves: frozenset[str]) -> None:
+        ready = [(since, job) for since, job in self._ready.values() if job.pipeline in serves]
         for since, job in taken:
             self._passed[job.queue, job.org] = 0
-            for other_since, other in self._ready.values():
+            for other_since, other in ready:
                 if other_since < since and (other.queue, other.org) == (job.queue, job.org):
                     raise Violation(
                         "fair", f"{job.key} was claimed before {other.key}, which was ready earlier"
                     )
         queue = taken[0][1].queue
         waiting = {(job.queue, job.org) for _, job in self._ready.values()}
-        for which in sorted(waiting):
+        for which in sorted({(job.queue, job.org) for _, job in ready}):
             others = sum((job.queue == which[0]) and (job.org != which[1]) for _, job in taken)
             self._passed[which] += others
             if self._passed[which] > PASSED_OVER_MAX:

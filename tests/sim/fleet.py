@@ -39,6 +39,8 @@ EXPECTED = {"StoreBusy", "StoreUnavailable", "TimeoutError"}
 class NoBlobs:
     """All content here is small enough for its row."""
 
+    inside = True
+
     async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
         none: tuple[tuple[str, int], ...] = ()
         for one in none:
@@ -51,6 +53,7 @@ class SimApp(AsyncPerdure):
     def __init__(self, process: Process, book: Book, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
         self.process, self.book = process, book
         super().__init__("simulated", pipelines=pipelines, settings=SETTINGS)
+        process.serves = frozenset(self.pipelines)
         self.stuck_policy = STUCK
         self.events.subscribe(self._heard)
 

@@ -13,7 +13,7 @@ from perdure.core.model import Job
 from perdure.core.outcome import Orphaned, Outcome, Overdue, Result, Retry
 from perdure.engine import recovery
 from perdure.engine.keeper import Keeper
-from perdure.store import apply, flusher, rows
+from perdure.store import apply, flusher, resolving, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.operations import Added, Claim, NewDocument, Operation, Promote, Save, Settle
 from perdure.store.records import SavedStage
@@ -263,7 +263,7 @@ def doubt_taken_for_success() -> Iterator[None]:
         if not in_doubt:
             return (yield from whole(self, ops, number, in_doubt))
         yield Query("UPDATE worker SET flush = $2 WHERE id = $1", (self.client, number))
-        return (yield from apply.resolve(self._driver.dialect, ops)), None
+        return (yield from resolving.resolve(self._driver.dialect, ops, "")), None
 
     with mock.patch.object(flusher.Flusher, "_steps", steps):
         yield

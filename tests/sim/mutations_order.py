@@ -11,8 +11,9 @@ from perdure.core.outcome import Later, Orphaned
 from perdure.engine import recovery
 from perdure.engine.keeper import Keeper
 from perdure.store import apply, entering, rows
-from perdure.store.base import Query, Steps
+from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
+from perdure.store.fairness import Flow
 from perdure.store.operations import Settle
 from perdure.store.sql_store import SqlStore
 from tests.sim.planting import breaks, sql
@@ -66,14 +67,14 @@ def the_dead_stay_registered() -> Iterator[None]:
 @breaks("service")
 def held_lanes_are_claimed() -> Iterator[None]:
     """A claim does not look whether the lane is down."""
-    with sql("_PAIRS", "AND l.down_ms IS NULL", ""):
+    with sql("_FLOWS", "AND l.down_ms IS NULL", ""):
         yield
 
 
 @breaks("service")
 def paused_queues_are_claimed() -> Iterator[None]:
     """A claim does not look whether the queue is paused."""
-    with sql("_PAIRS", "AND NOT q.paused", ""):
+    with sql("_FLOWS", "AND NOT q.paused", ""):
         yield
 
 
@@ -131,8 +132,8 @@ def postponements_without_history() -> Iterator[None]:
 @breaks("history")
 def acts_not_written_down() -> Iterator[None]:
     """Nobody knows who did it."""
-    values = "$1, $2, $3, $4, $5, $6"
-    with sql("ACT_ADD", f"VALUES ({values})", f"SELECT {values} WHERE $3 NOT IN ('cancel', 'raise')"):
+    values = "$1, $2, $3, $4, $5, $6, $7"
+    with sql("ACT_ADD_FLUSHED", f"VALUES ({values})", f"SELECT {values} WHERE $4 NOT IN ('cancel', 'raise')"):
         yield
 
 
@@ -153,12 +154,14 @@ def held_counted_as_queued() -> Iterator[None]:
 @breaks("counters")
 def promoted_and_not_counted() -> Iterator[None]:
     """What falls due is counted as waiting for ever."""
-    whole = entering.promote
+    whole = entering._promote
 
-    def promote(sql: Any, limit: int, now_ms: int, keys: set[str], _: Counting) -> Steps[int]:
-        return whole(sql, limit, now_ms, keys, Counting())
+    def promote(
+        sql: Any, due: Sequence[Row], turns: Iterator[float], keys: set[str], _: Counting
+    ) -> Steps[None]:
+        return whole(sql, due, turns, keys, Counting())
 
-    with mock.patch.object(entering, "promote", promote):
+    with mock.patch.object(entering, "_promote", promote):
         yield
 
 
@@ -168,7 +171,7 @@ def one_queue_for_all_organisations() -> Iterator[None]:
 
     numbers = count(1)
 
-    def assign(sql: Any, wanted: Sequence[tuple[str, str, int]]) -> Steps[list[float]]:
+    def assign(sql: Any, wanted: Sequence[tuple[Flow, str, int]]) -> Steps[list[float]]:
         yield Query("SELECT 1")
         return [float(next(numbers)) for _ in wanted]
 

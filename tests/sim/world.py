@@ -170,6 +170,7 @@ class Process:
         self.tasks: list[asyncio.Task[Any]] = []
         self.family: Process = parent.family if parent is not None else self
         self.stop: Callable[[], object] = lambda: None  # asks it to end in good order
+        self.serves: frozenset[str] = frozenset()  # the pipelines that it has
         if parent is not None:
             parent.children.append(self)
         world.processes.append(self)

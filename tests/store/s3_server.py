@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -42,9 +42,11 @@ class S3Server:
         self.url = url
         self.objects: dict[str, S3Object] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.conditional = True  # whether it knows puts that overwrite nothing
         self.failures: list[int] = []  # status codes that the next requests get instead of an answer
         self.requests: list[str] = []  # what was asked, as "METHOD key?query"
         self.lock = threading.Lock()
+        self.before: Callable[[str, str], None] = lambda method, key: None  # called with the lock held
 
     def blobs_url(self, prefix: str = "some/prefix") -> str:
         return f"s3://{BUCKET}/{prefix}?endpoint={self.url}&region=eu-central-1"
@@ -102,12 +104,25 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "NoSuchBucket")
 
     def _answer(self, key: str, query: dict[str, str], body: bytes) -> None:
+        self.state.before(self.command, key)
         if "uploadId" in query or "uploads" in query:
             self._multipart(key, query, body)
         elif "delete" in query:
             self._delete_many(body)
         elif not key and self.command == "GET":
             self._list(query)
+        elif self.command == "PUT" and self.headers.get("If-None-Match") and not self.state.conditional:
+            raise Refused(501, "NotImplemented")
+        elif self.command == "PUT" and self.headers.get("If-None-Match") == "*" and key in self.state.objects:
+            raise Refused(412, "PreconditionFailed")
+        elif self.command == "PUT" and (source := self.headers.get("x-amz-copy-source")):
+            found = self.state.objects.get(unquote(source).lstrip("/").partition("/")[2])
+            if found is None:
+                raise Refused(404, "NoSuchKey")
+            self.state.objects[key] = S3Object(found.data)
+            self._send(
+                200, f"<CopyObjectResult><ETag>{escape(found.etag)}</ETag></CopyObjectResult>".encode()
+            )
         elif self.command == "PUT":
             self.state.objects[key] = S3Object(body)
             self._send(200, ETag=self.state.objects[key].etag)

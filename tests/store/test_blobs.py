@@ -27,7 +27,7 @@ from perdure.store.blobs import (
     TableBlobs,
     open_blobs,
 )
-from tests.store.s3_server import BUCKET, S3Server, s3_server
+from tests.store.s3_server import BUCKET, S3Object, S3Server, s3_server
 
 MIB = 1024 * 1024
 DAY_MS = 86_400_000
@@ -294,6 +294,11 @@ def test_old_blobs_are_listed_and_deleted(opened: Opener) -> None:
 
             async for digest, _ in place.blobs.list(DAY_MS):
                 assert await place.blobs.delete(digest, DAY_MS)
+            assert await listed(place.blobs, DAY_MS) == {}
+            for digest in (await listed(place.blobs)).keys() & old:  # a bucket has only set them aside
+                assert not await place.blobs.delete(digest, DAY_MS)
+                await place.age(digest, 2 * DAY_MS)
+                assert await place.blobs.delete(digest, DAY_MS)
             assert (await listed(place.blobs)).keys() == set(digests) - old
             assert not await place.blobs.delete(digests[0])
             with pytest.raises(BlobMissing):
@@ -547,7 +552,7 @@ def test_addresses(tmp_path: Path, bucket: S3Server) -> None:
     for url, root in [
         (f"file://{tmp_path}/a%20b", tmp_path / "a b"),
         (str(tmp_path / "c"), tmp_path / "c"),
-        ("relative", Path("relative")),
+        ("relative", Path.cwd() / "relative"),
     ]:
         opened = open_blobs(url, lambda: default)
         assert isinstance(opened, DirectoryBlobs)
@@ -575,3 +580,35 @@ def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(SettingInvalid, match=r"pip install 'perdure\[s3\]'"):
         open_blobs("s3://bucket", lambda: DirectoryBlobs(tmp_path))
+
+
+def test_a_put_between_the_look_and_the_delete_of_a_bucket_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    data = b"wanted again"
+
+    async def story(server: S3Server) -> None:
+        blobs = S3Blobs.from_url(server.blobs_url())
+        digest = await blobs.put(data)
+        server.find(digest).modified_s -= 2 * DAY_MS / 1000
+        (name,) = server.objects
+        puts: list[str] = []
+
+        def put_first(method: str, key: str) -> None:
+            if method in ("DELETE", "POST") and not puts:  # one or many
+                server.objects[name] = S3Object(data)
+                puts.append(name)
+
+        server.before = put_first
+        await blobs.delete(digest, DAY_MS)
+        assert len(puts) == 1
+        assert await blobs.exists(digest)
+        assert await blobs.get(digest) == data
+        assert not await blobs.delete(digest, DAY_MS)  # it is young again
+        server.find(digest).modified_s -= 2 * DAY_MS / 1000
+        assert await blobs.delete(digest, DAY_MS)
+        with pytest.raises(BlobMissing):
+            await blobs.get(digest)
+
+    with s3_server() as server:
+        asyncio.run(story(server))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.store.making import DONE, QUEUE, World, document, later, retry
+from perdure.store.base import BREAKER
+from tests.store.making import DONE, QUEUE, World, document, hold, later, retry, save
 
 
 async def pile(world: World, org: str, count: int, **job: Any) -> None:
@@ -148,3 +149,119 @@ async def test_finishing_changes_nothing_about_whose_turn_it_is(world: World) ->
 
     assert Counter(order) == {"a": 10, "b": 10}
     assert all({order[n], order[n + 1]} == {"a", "b"} for n in range(0, 20, 2))
+
+
+async def outage(world: World) -> None:
+    """The dependency `ocr` is down."""
+    await world.store.declare([QUEUE], ["ocr"])
+    await world.store.hold("ocr", "away", BREAKER)
+
+
+async def worked_through(world: World, org: str, count: int) -> None:
+    """An organisation's documents, each claimed and finished."""
+    await pile(world, org, count)
+    for claimed in [c for _ in range(0, count, 50) for c in await world.claim(50)]:
+        await world.settle(claimed.job, DONE)
+
+
+async def test_a_backlog_that_is_released_does_not_starve_the_others(world: World) -> None:
+    await outage(world)
+    await pile(world, "held", 200, lane="ocr")
+    await worked_through(world, "small", 300)
+
+    await world.store.release("ocr")
+    await pile(world, "small", 10)
+
+    assert abs((await served(world, 20))["small"] - 10) <= 1
+
+
+async def test_the_others_keep_their_turns_when_a_backlog_is_released(world: World) -> None:
+    await outage(world)
+    await pile(world, "held", 200, lane="ocr")
+    await pile(world, "busy", 400)
+    await served(world, 200)
+
+    await world.store.release("ocr")
+
+    assert await served(world, 40) == {"held": 20, "busy": 20}
+
+
+async def test_a_second_outage_is_as_fair_as_the_first(world: World) -> None:
+    for _ in range(2):
+        await outage(world)
+        await pile(world, "held", 20, lane="ocr")
+        await worked_through(world, "small", 100)
+        await world.store.release("ocr")
+        await pile(world, "small", 10)
+        assert abs((await served(world, 20))["small"] - 10) <= 1
+        await served(world, 10)
+
+
+async def test_organisations_that_wait_for_one_dependency_share_it_when_it_is_back(world: World) -> None:
+    await outage(world)
+    await pile(world, "first", 200, lane="ocr")
+    await worked_through(world, "late", 300)  # their next turn is far ahead of those that are held
+    await pile(world, "late", 10, lane="ocr")
+
+    await world.store.release("ocr")
+
+    assert (await served(world, 20))["late"] == 10
+
+
+async def test_documents_that_were_held_at_a_later_stage_get_new_turns(world: World) -> None:
+    await world.store.declare([QUEUE], ["ocr"])
+    await pile(world, "held", 50)
+    running = [c.job for c in await world.claim(50)]
+    await outage(world)
+    for job in running:
+        assert await world.store.save(save(job, "read", "ocr"))
+        await world.settle(job, hold(), "ocr")
+    await worked_through(world, "small", 100)
+
+    await world.store.release("ocr")
+    await pile(world, "small", 10)
+
+    assert abs((await served(world, 20))["small"] - 10) <= 1
+
+
+async def test_a_ramp_leaves_the_others_their_turns(world: World) -> None:
+    await outage(world)
+    await pile(world, "held", 300, lane="ocr")
+    await pile(world, "busy", 300)
+    await served(world, 100)
+    await world.store.probed("ocr", True)
+    for _ in range(7):  # up to 64 a second
+        world.clock.turn(1_000)
+        await world.store.lend()
+
+    shares = await served(world, 60)
+
+    assert shares["busy"] == shares["held"] == 30
+
+
+async def test_what_was_lent_and_not_claimed_keeps_its_place_before_what_was_not(world: World) -> None:
+    await outage(world)
+    ids = await world.add(*(document(f"n{n}", lane="ocr") for n in range(3)))
+    world.clock.turn(10_000)
+    assert await world.store.lend() == 1
+
+    await world.store.release("ocr")
+
+    assert [c.job.document_id for _ in ids for c in await world.claim()] == ids
+
+
+async def test_documents_that_waited_for_room_do_not_turn_the_time_back(world: World) -> None:
+    await world.store.limit("host", 1, None)
+    await pile(world, "slow", 5, limit_key="host")
+    (slow,) = await world.claim(1)
+    await pile(world, "busy", 300)
+    await served(world, 200)
+    world.clock.turn(1_000)
+    await served(world, 10)
+    await world.settle(slow.job, DONE)  # the next one of those comes in
+    await pile(world, "late", 50)
+
+    shares = await served(world, 61)
+
+    assert shares["slow"] == 1
+    assert abs(shares["late"] - shares["busy"]) <= 10

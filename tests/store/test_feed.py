@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from perdure.errors import InputInvalid
-from perdure.store.feed import START, Happened
+from perdure.store.feed import NAMES, START, Happened
 from perdure.store.operations import Cancel, NewJob, Requeue, Settle
+from perdure.store.webhooks import Webhook
 from tests.store.making import BOOM, DONE, ORG, QUEUE, World, dead, document, hold
 
 
 async def told(world: World, number: int, after: str = START) -> list[Happened]:
     """So many entries: they show once nobody else has an older transaction open, in other databases too."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while len(found := await world.store.feed(ORG, after)) < number:
             await asyncio.sleep(0.01)
     return found
@@ -115,7 +117,7 @@ async def test_concurrent_writers_lose_nothing_for_a_reader_who_follows(world: W
                 place = one.place
             await asyncio.sleep(0.001)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await asyncio.gather(work(world.store), work(other), follow())
     assert sorted(seen) == sorted(ids)
 
@@ -136,3 +138,43 @@ async def test_old_entries_are_forgotten(world: World) -> None:
 async def test_a_place_that_is_none_is_refused(world: World, text: str) -> None:
     with pytest.raises(InputInvalid, match="no place in the feed"):
         await world.store.feed(ORG, text)
+
+
+async def test_a_purge_takes_the_documents_entries_with_it(world: World) -> None:
+    gone, kept = await world.add(document(), document())
+    for _ in (gone, kept):
+        job = await world.take()
+        await world.store.settle(Settle(job, dead(), job.stage, job.lane))
+    await told(world, 2)
+    assert await world.store.purge([(ORG, gone)]) == {(ORG, gone): "purged"}
+    assert [row["document_id"] for row in await world.table("feed")] == [kept]
+    assert [one.document_id for one in await told(world, 1)] == [kept]
+
+
+async def test_what_a_webhook_has_not_read_yet_is_told_after_a_purge(world: World) -> None:
+    await world.store.add_webhook(Webhook("w", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0), "ann")
+    first, second = await world.add(document(), document())
+    for _ in (first, second):
+        job = await world.take()
+        await world.store.settle(Settle(job, dead(), job.stage, job.lane))
+    entries = await told(world, 2)
+    await world.store.tell_webhook((await world.store.webhooks())[0], entries[:1])
+    await world.store.purge([(ORG, first), (ORG, second)])
+    assert [one.document_id for one in await told(world, 1)] == [second]
+
+
+async def test_the_transaction_that_the_feed_waits_for_is_named(postgres_world: World) -> None:
+    world = postgres_world
+    other = await asyncpg.connect(world.url, server_settings={"application_name": "nightly"})
+    try:
+        async with other.transaction():
+            await other.execute("SELECT pg_current_xact_id()")
+            async with asyncio.timeout(60):  # others may write on this server; they end soon
+                while (
+                    oldest := await world.store.driver.oldest_writer()
+                ) is None or oldest.name != "nightly":
+                    await asyncio.sleep(0.05)
+            assert oldest.pid == other.get_server_pid()
+            assert 0 <= oldest.since_ms < 120_000
+    finally:
+        await other.close()

@@ -281,3 +281,14 @@ async def test_operators_verbs_and_the_flusher_do_not_disturb_each_other(world: 
     assert answers[3:103] == [True] * 100
     assert world.store.flusher.number == (await world.table("worker", "WHERE kind = 'client'"))[0]["flush"]
     assert flushes < 50
+
+
+async def test_a_flusher_that_is_gone_lets_nobody_wait(world: World) -> None:
+    (flusher,) = [task for task in asyncio.all_tasks() if task.get_name() == "perdure-flusher"]
+    waiting = [asyncio.create_task(world.store.add([document()])) for _ in range(3)]
+    while not world.store.flusher._pending:
+        await asyncio.sleep(0)
+    flusher.cancel()
+    async with asyncio.timeout(90):
+        answers = await asyncio.gather(*waiting, world.store.add([document()]), return_exceptions=True)
+    assert [getattr(answer, "code", None) for answer in answers] == ["store_closed"] * 4

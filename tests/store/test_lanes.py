@@ -104,7 +104,7 @@ async def test_a_lane_declared_while_its_dependency_is_being_released_does_not_s
     connection = await asyncpg.connect(world.url)
     try:
         async with connection.transaction():
-            await drive(connection, release, lambda: None)
+            await drive(connection, release, lambda more_s=0.0: None)
             declaring = asyncio.create_task(world.store.declare([QUEUE], ["openai"]))
             await asyncio.sleep(0.2)
             assert not declaring.done()

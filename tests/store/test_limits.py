@@ -66,6 +66,20 @@ async def test_one_that_is_past_its_limit_makes_room_and_is_not_parked_again(wor
     assert await states(world) == {"queued": 1}
 
 
+async def test_a_settle_whose_save_leaves_the_limit_is_queued_and_counted_as_queued(world: World) -> None:
+    await world.store.limit(KEY, 1, None)
+    first_id, _ = await world.add(*(document(f"n{n}", limit_key=KEY) for n in range(2)))
+    first = await world.take()
+
+    answered = save(first, stage="extract", output=output("fetch"), frees=True)
+    assert await world.settle(first, later(0), save=answered)
+
+    assert await world.miscounted() == {}
+    assert (await world.job(first_id))["state"] == "queued"
+    assert await states(world) == {"queued": 1}
+    assert {c.document.name for c in await world.claim(9)} == {"n0", "n1"}
+
+
 async def test_many_that_leave_at_once_let_in_as_many(world: World) -> None:
     await world.store.limit(KEY, 10, None)
     await world.add(*(document(limit_key=KEY) for _ in range(30)))
@@ -218,7 +232,7 @@ async def test_two_processes_together_keep_the_limit_and_forget_nobody(world: Wo
     adding = [
         store.add([document(limit_key=KEY)]) for store in (world.store, other) for _ in range(total // 2)
     ]
-    async with asyncio.timeout(20):  # nobody refills: whoever leaves must let the next one in
+    async with asyncio.timeout(90):  # nobody refills: whoever leaves must let the next one in
         await asyncio.gather(*adding, *(drain(store) for store in (world.store, other) for _ in range(3)))
 
     assert 1 < peak <= limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from perdure.core.token import new_token
 from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.store.base import Steps
 from perdure.store.operations import Added, Cancel, Claim, EmittedRow, NewJob, Once, Promote, Raise, Requeue
+from tests.store.faults import Given, break_writes, busy, never_sent, reply_lost
 from tests.store.making import (
     DONE,
     ORG,
@@ -27,23 +27,6 @@ from tests.store.making import (
     retry,
     save,
 )
-
-Given = Callable[[], Steps[Any]]
-
-
-async def reply_lost(write: Write, steps: Given) -> Any:
-    """The transaction commits and the connection breaks before we hear of it."""
-    await write(steps)
-    raise StoreUnavailable("the connection was lost after COMMIT")
-
-
-async def never_sent(_: Write, __: Given) -> Any:
-    """The connection breaks before anything is written."""
-    raise StoreUnavailable("the connection was lost before BEGIN")
-
-
-async def busy(_: Write, __: Given) -> Any:
-    raise StoreBusy("deadlock detected")
 
 
 def broken_after(statements: int, error: Exception) -> Fault:
@@ -68,13 +51,6 @@ FAULTS: dict[str, list[Fault]] = {
     "busy, then reply lost": [busy, busy, reply_lost],
 }
 faulty = pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-
-
-def break_writes(world: World, faults: list[Fault]) -> Faulty:
-    """From here on the flusher's writes meet these faults, one after the other."""
-    driver = Faulty(world.store.driver, faults)
-    world.store.flusher._driver = driver
-    return driver
 
 
 @faulty
@@ -276,3 +252,55 @@ async def test_a_key_answers_although_its_reply_was_lost(world: World) -> None:
 
     assert first.added == [Added(asked.id, "added")]
     assert (await world.store.add_once(once, [document()])).added == first.added
+
+
+@faulty
+async def test_a_refused_act_stays_refused_although_the_same_was_done_before(
+    world: World, faults: list[Fault]
+) -> None:
+    (id_,) = await world.add(document())
+    await world.settle(await world.take(), dead())
+    requeue = Requeue(ORG, id_, NewJob("books", QUEUE, "extract"), by="ann")
+    assert await world.store.requeue(requeue) == "requeued"
+    break_writes(world, faults)
+    assert (await world.store.requeue(requeue)).startswith("refused")  # it is in progress
+
+    assert (await world.status(id_)).generation == 2
+    assert await world.store.cancel(Cancel(ORG, id_, by="ann")) == "cancelled"
+    break_writes(world, faults)
+    assert (await world.store.cancel(Cancel(ORG, id_, by="ann"))).startswith("refused")
+
+
+async def test_an_act_is_answered_truly_although_somebody_acted_since(world: World) -> None:
+    (id_,) = await world.add(document())
+    await world.settle(await world.take(), dead())
+    other = await world.another()
+
+    async def lost_and_overtaken(write: Write, steps: Given) -> Any:
+        await write(steps)
+        assert await other.cancel(Cancel(ORG, id_, by="bob")) == "cancelled"
+        raise StoreUnavailable("the connection was lost after COMMIT")
+
+    break_writes(world, [lost_and_overtaken])
+
+    requeue = Requeue(ORG, id_, NewJob("books", QUEUE, "extract"), by="ann")
+    assert await world.store.requeue(requeue) == "requeued"
+
+
+async def test_an_add_whose_document_was_purged_before_its_answer_adds_it_again(world: World) -> None:
+    known = document("known", dedupe="k")
+    await world.add(known)
+    await world.settle(await world.take(), dead())
+    other = await world.another()
+
+    async def lost_and_purged(write: Write, steps: Given) -> Any:
+        await write(steps)
+        assert await other.purge([(ORG, known.id)]) == {(ORG, known.id): "purged"}
+        raise StoreUnavailable("the connection was lost after COMMIT")
+
+    break_writes(world, [lost_and_purged])
+    same = document("same", dedupe="k")
+
+    assert await world.store.add([same]) == [Added(same.id, "added")]
+
+    assert await world.store.document(ORG, same.id) is not None

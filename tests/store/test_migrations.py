@@ -223,7 +223,7 @@ def test_two_processes_that_migrate_an_empty_database_at_once_both_succeed(store
         process.stdin.write("\n")
         process.stdin.flush()
 
-    assert [process.wait(30) for process in both] == [0, 0]
+    assert [process.wait(90) for process in both] == [0, 0]
     for process in both:
         process.communicate()
     assert asyncio.run(opened_schema(store_url))

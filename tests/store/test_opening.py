@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from perdure.errors import SettingInvalid, StoreError, StoreUnavailable
 from perdure.store.open import open_store
-from perdure.store.postgres import LOCK_CLASSES
 from perdure.store.sqlite import refuse_network_filesystem
 from tests.store.making import ORG, document
 
@@ -90,12 +88,8 @@ async def test_a_store_that_could_not_be_opened_can_be_opened_later(tmp_path: Pa
 
 @pytest.mark.parametrize("url", ["postgresql://u@127.0.0.1:1/d", "postgresql://u@/d?host=/nowhere"])
 async def test_a_postgresql_that_does_not_answer_is_unavailable(url: str) -> None:
-    started_s = time.monotonic()
-
     with pytest.raises(StoreUnavailable, match="check the address"):
         await open_store(url).open()
-
-    assert time.monotonic() - started_s < 10
 
 
 async def test_a_database_that_does_not_exist_is_a_wrong_setting(postgres_url: str) -> None:
@@ -156,7 +150,3 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
 def test_a_local_disk_and_a_system_without_a_mount_table_are_fine(tmp_path: Path) -> None:
     refuse_network_filesystem(tmp_path / "perdure.db", mounts(tmp_path))
     refuse_network_filesystem(tmp_path / "perdure.db", tmp_path / "none")
-
-
-def test_what_is_locked_for_one_purpose_is_free_for_all_others() -> None:
-    assert len(set(LOCK_CLASSES.values())) == len(LOCK_CLASSES)

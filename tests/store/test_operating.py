@@ -262,6 +262,25 @@ async def test_items_of_a_requeued_document_survive_prune(world: World) -> None:
     assert len(await world.table("item")) == 2
 
 
+async def test_items_of_a_live_repair_survive_the_prune_of_the_job_that_it_repairs(world: World) -> None:
+    await world.add(document())
+    job = await world.take()
+    repair = NewJob("books", QUEUE, "extract", name="repair-extract", lease_ms=30_000)
+    await world.settle(job, DONE, save=Save(job, "extract", "", 1_000, jobs=(repair,)))
+    repairing = await world.take()
+    item = ItemOutput("extract", "0", "f", 1, b"0")
+    assert await world.store.save(Save(repairing, "extract", "", 1_000, items=(item,)))
+    world.clock.turn(10_000)
+
+    assert await world.store.prune(0, 0) == 1
+    assert [row["key"] for row in await world.table("item")] == ["0"]
+
+    await world.settle(repairing, DONE)
+    world.clock.turn(10_000)
+    assert await world.store.prune(0, 0) == 1
+    assert await world.table("item") == []
+
+
 async def test_a_claim_that_is_cancelled_stays_in_history(world: World) -> None:
     (id_,) = await world.add(document())
     job = await world.take()

@@ -10,14 +10,14 @@ import asyncpg
 import pytest
 
 from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
-from perdure.store import postgres, sqlite
+from perdure.store import postgres_errors, sqlite
 from perdure.store.base import DataRefused
 from tests.store.making import DONE, ORG, World, document, output, save
 
 STATES = {
     "40001": StoreBusy, "40P01": StoreBusy, "55P03": StoreBusy, "57014": StoreBusy,
     "08006": StoreUnavailable, "53300": StoreUnavailable, "57P01": StoreUnavailable, "57P03": StoreUnavailable,
-    "25P03": StoreUnavailable, "58030": StoreUnavailable,
+    "25P03": StoreUnavailable, "26000": StoreUnavailable, "42P05": StoreUnavailable, "58030": StoreUnavailable,
     "22021": DataRefused, "23505": DataRefused, "23514": DataRefused, "54000": DataRefused, "21000": DataRefused,
     "28P01": SettingInvalid, "3D000": SettingInvalid, "42P01": StoreError, "XX000": StoreError,
 }  # fmt: skip
@@ -27,7 +27,7 @@ STATES = {
 def test_each_state_of_postgresql_has_its_meaning(state: str, kind: type[Exception]) -> None:
     error = asyncpg.PostgresError.new({"C": state, "M": "told by the server"})
 
-    with pytest.raises(kind) as caught, postgres.mapped():
+    with pytest.raises(kind) as caught, postgres_errors.mapped():
         raise error
 
     assert type(caught.value) is kind
@@ -39,7 +39,7 @@ def test_each_state_of_postgresql_has_its_meaning(state: str, kind: type[Excepti
     [asyncpg.InterfaceError("x"), asyncpg.InternalClientError("x"), ConnectionResetError(), TimeoutError()],
 )
 def test_a_connection_to_postgresql_that_breaks_is_unavailable(error: Exception) -> None:
-    with pytest.raises(StoreUnavailable), postgres.mapped():
+    with pytest.raises(StoreUnavailable), postgres_errors.mapped():
         raise error
 
 

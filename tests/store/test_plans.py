@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from perdure.store.base import Query, Row
 from perdure.store.operations import Claim
+from perdure.store.postgres_session import WRITER_SESSION
 from perdure.store.sqlite import numbered
 from tests.store.making import QUEUE, START_MS, World
 
@@ -22,6 +24,7 @@ CLAIM = Claim(1, (QUEUE, "films"), 7, 10)
 JOBS = f"""
 INSERT INTO document (org, id, collection, pipeline, kind, name, media_type, content_hash, size, meta, created_ms)
   SELECT 'o' || (n % 50), 'd' || n, 'c', 'p', 'text', '', '', 'h', 0, CAST('' AS {{bytes}}), 0 FROM {{numbers}};
+INSERT INTO flow (queue, pipeline, lane) VALUES ('{QUEUE}', 'p', ''), ('{QUEUE}', 'p', 'ocr');
 INSERT INTO job (org, key, document_id, pipeline, queue, lane, stage, state, vt, run_at_ms, lease_ms, attempts_max,
                  created_ms, finished_ms, limit_key)
   SELECT 'o' || (n % 50), 'doc-d' || n, 'd' || n, 'p', '{QUEUE}', CASE WHEN n % 3 = 0 THEN 'ocr' ELSE '' END, 's',
@@ -45,7 +48,9 @@ async def fill(world: World) -> None:
     world.tampered = True
     await world.store.driver.script(text)
     if not world.sqlite:
-        await world.store.driver.script("ANALYZE job; ANALYZE document; ANALYZE lane; ANALYZE queue")
+        await world.store.driver.script(
+            "ANALYZE job; ANALYZE document; ANALYZE lane; ANALYZE queue; ANALYZE flow"
+        )
 
 
 def walked(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -95,9 +100,11 @@ async def test_a_claim_on_postgresql_reads_the_ready_index_and_little_else(
 async def test_a_claim_on_sqlite_reads_the_ready_index_in_order(sqlite_world: World) -> None:
     world = sqlite_world
     await fill(world)
-    told = await plan_of(world, Query(world.store.sql._READY, (QUEUE, "", False, 10)))
+    told = await plan_of(world, Query(world.store.sql._READY, (QUEUE, "", "p", False, 10)))
 
-    assert told == ["SEARCH job USING COVERING INDEX job_ready (queue=? AND lane=? AND suspect=?)"]
+    assert told == [
+        "SEARCH job USING COVERING INDEX job_ready (queue=? AND lane=? AND pipeline=? AND suspect=?)"
+    ]
     for statement, params in ((world.store.sql._TAKE, (7, 1, START_MS, 5)), (world.store.sql._TAKEN, (5,))):
         assert "SCAN" not in "\n".join(await plan_of(world, Query(statement, params)))
     assert len(await world.claim(10)) == 10
@@ -117,21 +124,21 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     await fill(world)
     sql, now_ms = world.store.sql, START_MS + 60_000
     hot = {
-        "parked": Query(sql.PARKED, ("key", 3)),
+        "parked": Query(sql.PARKED, ("key", 3, 1)),
         "used": Query(sql.SLOT_USED, ("key",)),
         "due": Query(sql.DUE, (now_ms, 500)),
         "expired": Query(sql.EXPIRED, (now_ms, 500)),
         "in hand": Query(sql.IN_HAND, (1,)),
         "beat": Query(sql.BEAT_HELD, rows=[(5, 7)]),
-        "present": Query(sql.VT_NOW, rows=[(QUEUE,)]),
+        "present": Query(sql.FLOW_TIMES, rows=[(QUEUE, "p", "ocr")]),
         "aged": Query(sql.PRUNE_AGED, (QUEUE, START_MS, 500)),
         "beyond": Query(sql.PRUNE_BEYOND, (QUEUE, 1_000, 500)),
         "status": Query(sql.STATUS, ("o1", "d1")),
         "cancel": Query(sql.JOB_CANCEL, ("o1", "d1", 0, now_ms, None)),
         "jobs that failed": Query(sql.JOBS_FAILED, ("o1", "d1", 1, 2)),
-        "held": Query(sql.HELD_READY, (9, QUEUE, "ocr", False, 10)),
-        "held, parked": Query(sql.HELD_PARKED, (9, QUEUE, "ocr", 10)),
-        "lend": Query(sql.LEND, ("ocr",), [("o1", 5)]),
+        "held": Query(sql.HELD_READY, (9, QUEUE, "p", "ocr", False, 10)),
+        "held, parked": Query(sql.HELD_PARKED, (9, QUEUE, "p", "ocr", 10)),
+        "lend": Query(sql.LEND, ("ocr",), [("o1", 5, 1.0)]),
         "unlend": Query(sql.UNLEND, rows=[("o1", 5)]),
         "recall": Query(sql.RECALL, ("ocr",)),
         "lost claim": Query(sql.CLAIMED_AGAIN, (1, 7)),
@@ -148,6 +155,29 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     assert not any("Sort" in step or "TEMP B-TREE" in step for step in plans["parked"]), plans["parked"]
 
 
+async def test_locks_are_found_by_key(postgres_world: World) -> None:
+    """Among many documents of one organisation, and planned once for all, as the writing connection does."""
+    world = postgres_world
+    await fill(world)
+    sql = world.store.sql
+    wanted = {
+        sql.JOBS_LOCK: "(org = r.org) AND (document_id = r.document_id)",
+        sql.DOCUMENT_SAME: "AND (pipeline = r.pipeline) AND (dedupe = r.dedupe)",
+        sql.PRUNE_JOB: "(id = r.id)",
+        sql.LEASE_BEGIN: "(id = r.id)",
+    }
+    async with connected(world.url) as connection:
+        await connection.execute(WRITER_SESSION)
+        for statement, condition in wanted.items():
+            await connection.execute(f"PREPARE locking AS {statement}")
+            nulls = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", statement))))
+            told = [row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE locking({nulls})")]
+            await connection.execute("DEALLOCATE locking")
+            found = [line for line in told if "Index Cond" in line and condition in line and "org = " in line]
+            assert found, told
+            assert not any("Seq Scan" in line for line in told), told
+
+
 async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
     await fill(world)
     plan = await plan_of(world, Query(world.store.sql.CHECKPOINTS, ("o1", "d1", 1_000, "embed", "vectors")))
@@ -158,4 +188,4 @@ async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
 def _literal(value: object) -> str:
     if isinstance(value, list):
         return "ARRAY[" + ", ".join(f"'{v}'" for v in value) + "]"
-    return str(value)
+    return "NULL" if value is None else str(value)

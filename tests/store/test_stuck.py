@@ -209,6 +209,18 @@ async def test_a_job_that_moved_on_since_it_was_found_keeps_its_place(world: Wor
     assert len(await world.claim()) == 1, "it is still in its queue"
 
 
+async def test_a_job_that_ran_again_since_it_was_found_keeps_its_new_wait(world: World) -> None:
+    await world.add(document())
+    await world.settle(await world.take(), retry(1_000))
+    await pass_by(world, 2 * HOUR_MS)
+    (stuck,) = (await look(world)).stuck
+
+    await world.promoted(1)
+    await world.settle(await world.take(), retry(HOUR_MS))
+    assert await world.store.requeue_stuck([stuck], Counter()) == []
+    await world.promoted(0)
+
+
 async def test_pages_cover_all_jobs_of_all_organisations_once(world: World) -> None:
     ids = await world.add(
         *(document(org=org) for org in ("acme", "zeta", "acme", "beta", "zeta") for _ in range(3))

@@ -21,7 +21,7 @@ async def test_an_added_document_wakes_who_listens_elsewhere(world: World) -> No
 
     await world.add(document())
 
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 90)
     await stop()
 
 
@@ -34,7 +34,7 @@ async def test_closing_right_after_an_add_does_not_lose_the_wake_up(world: World
     await adding.add([document()])
     await adding.close()
 
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 90)
     await stop()
 
 
@@ -62,7 +62,7 @@ async def test_whatever_makes_work_wakes(world: World, work: str) -> None:
         case "resume":
             await world.store.pause(QUEUE, False)
 
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 90)
     await stop()
 
 
@@ -77,7 +77,7 @@ async def test_who_stopped_listening_hears_nothing_more(world: World) -> None:
 
     await world.add(document())
 
-    await asyncio.wait_for(both.wait(), 5)
+    await asyncio.wait_for(both.wait(), 90)
     assert heard == []
 
 
@@ -100,7 +100,7 @@ async def test_a_listener_that_died_is_cleared_away_and_a_new_one_is_not(
     stop = await world.store.listen(heard.set)
     await world.add(document())
 
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 90)
     assert not (wake / "dead").exists()
     await stop()
     assert list(wake.iterdir()) == []

@@ -94,4 +94,4 @@ def collecting() -> Iterator[Collector]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(90)

@@ -5,7 +5,6 @@ On Debian, as root, a missing package is installed; elsewhere a missing program 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -18,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30.0
+from tests.debian import ROOT, install
+
+PATIENCE_S = 90
 PACKAGES = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
@@ -31,9 +31,7 @@ def program(name: str) -> str:
     """Where it is."""
     found = shutil.which(name)
     if found is None:
-        with Path("/tmp/perdure-system-packages.lock").open("w") as turn:  # test processes start together
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            subprocess.run([ROOT / "scripts" / "system-packages", PACKAGES[name]], check=True)
+        install(PACKAGES[name])
         found = shutil.which(name)
     assert found is not None, f"{name} is missing: install the Debian package {PACKAGES[name]}"
     return found
@@ -41,7 +39,7 @@ def program(name: str) -> str:
 
 def fetched(url: str) -> str:
     """What is at the URL."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=90) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -69,7 +67,7 @@ def running(command: list[str], ready: str, log: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(90)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perdure.watch.metrics import METRICS
+from tests.debian import ROOT
 from tests.doors.command import succeeded
-from tests.watch.monitoring import ROOT
 
 FILE = ROOT / "src/perdure/watch/dashboards/retry-policy-monitoring.json"
 BOARD: dict[str, Any] = json.loads(FILE.read_text())

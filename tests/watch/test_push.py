@@ -16,7 +16,7 @@ from perdure.settings import Settings
 from perdure.watch.metrics import RETRY_JOB
 from perdure.watch.push import Pusher, store_name
 from tests.doors.command import perdure, succeeded
-from tests.faults.rabbit import free_ports
+from tests.ports import free_ports
 from tests.watch.monitoring import fetched, pushgateway
 
 

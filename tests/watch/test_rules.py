@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from perdure.watch.metrics import METRICS
-from tests.watch.monitoring import ROOT, program
+from tests.debian import ROOT
+from tests.watch.monitoring import program
 
 RULES = ROOT / "src/perdure/watch/rules/perdure.rules.yml"
 TESTS = Path(__file__).parent / "rules_test.yml"
@@ -29,6 +30,7 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "-", name).lower()
 
 
+@pytest.mark.full
 def test_prometheus_takes_the_rules() -> None:
     checked = subprocess.run(
         [program("promtool"), "check", "rules", RULES], capture_output=True, text=True, check=False
@@ -36,6 +38,7 @@ def test_prometheus_takes_the_rules() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.full
 def test_each_alert_fires_and_clears(tmp_path: Path) -> None:
     for file in (RULES, TESTS):
         shutil.copy(file, tmp_path)

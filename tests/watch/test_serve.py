@@ -14,7 +14,7 @@ from perdure import Document, Pipeline
 from perdure.app import AsyncPerdure
 from perdure.watch import serve
 from perdure.watch.serve import MetricsServer
-from tests.faults.rabbit import free_ports
+from tests.ports import free_ports
 
 notes = Pipeline("notes")
 
@@ -45,7 +45,7 @@ async def told(port: int, request: bytes) -> bytes:
 
 async def until(port: int) -> bytes:
     """What `/metrics` says, as soon as somebody is there."""
-    for _ in range(200):
+    for _ in range(1000):
         try:
             return await told(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:

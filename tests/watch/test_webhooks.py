@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ def read(doc: Document) -> str:
 class Receiver:
     """An HTTP server that keeps what it was sent and answers as it is told."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: str, slowly: bool = False) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
-        self._answers = list(answers)
+        self.answered: dict[str, list[bytes]] = defaultdict(list)
+        self.open = self.most = 0  # requests at a time
+        self._answers, self._slowly = list(answers), slowly
 
     async def __aenter__(self) -> Receiver:
         self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
@@ -50,6 +53,11 @@ class Receiver:
         body = await reader.readexactly(int(headers["content-length"]))
         self.got.append((headers, body))
         status = self._answers.pop(0) if self._answers else "200 OK"
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await asyncio.sleep(0.1 if self._slowly else 0)
+        self.open -= 1
+        self.answered[status].append(body)
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         await writer.drain()
         writer.close()
@@ -60,7 +68,7 @@ def app(store_url: str) -> AsyncPerdure:
 
 
 async def until(found: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not (made := found()):
             await asyncio.sleep(0.02)
     return made
@@ -129,6 +137,38 @@ def test_a_webhook_that_fails_is_tried_again_under_the_same_id(
             await dispatched(service, lambda: len(receiver.got) >= 3)
             assert len({headers["perdure-delivery"] for headers, _ in receiver.got}) == 1
             assert [(d.state, d.tries) for d in await service.deliveries(webhook=hook.id)] == [("sent", 3)]
+        await service.close()
+
+    asyncio.run(play())
+
+
+async def happened_to_one(service: AsyncPerdure, times: int) -> str:
+    """One document that ended so many times."""
+    id_ = (await service.add(text="bad", pipeline=notes)).id
+    for n in range(times):
+        await service.run_until_idle()
+        if n < times - 1:
+            await service.requeue(id_)
+    return id_
+
+
+@pytest.mark.parametrize("answers", [(), ("200 OK", "503 Away", "503 Away")])
+def test_events_of_one_document_arrive_in_order(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(webhooks, "BACKOFF", FullJitter(0.3, 0.3))
+
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver(*answers, slowly=True) as receiver:
+            await service.add_webhook(receiver.url, events=["document.dead"])
+            id_ = await happened_to_one(service, 4)
+            await dispatched(service, lambda: len(receiver.answered["200 OK"]) >= 4)
+            well = [json.loads(body) for body in receiver.answered["200 OK"]]
+            assert {told["document_id"] for told in well} == {id_}
+            assert [told["data"]["generation"] for told in well] == [1, 2, 3, 4]
+            assert receiver.most == 1
         await service.close()
 
     asyncio.run(play())
@@ -285,7 +325,7 @@ def test_a_name_that_leads_into_the_network_is_given_no_connection(tmp_path: Pat
             return ["127.0.0.1"]
 
         task = asyncio.create_task(Dispatcher(service.store, False, inside, 0.02).run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not (dead := await service.deliveries(state="dead", webhook=hook.id)):
                 await asyncio.sleep(0.02)
         task.cancel()

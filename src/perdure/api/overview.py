@@ -138,6 +138,10 @@ class Overview(BaseModel):
     escalation: EscalationFacts
     audit: Audited
     outbox: OutboxRecord
+    durability: dict[str, str] = Field(
+        description="What the database itself has set for commits.",
+        examples=[{"synchronous_commit": "on", "fsync": "on"}],
+    )
 
 
 class ActView(BaseModel):

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from perdure.bench import load
+from perdure.core.clock import wall_ms
 from perdure.core.token import new_token
 from perdure.store import postgres, sqlite
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Claim
 from perdure.store.postgres_dialect import PostgresDialect
+from perdure.store.postgres_session import WRITER_SESSION
 from perdure.store.sqlite_dialect import SqliteDialect
 
 T = TypeVar("T")
@@ -52,6 +54,7 @@ class BareSqlite:
     def __init__(self, path: Path) -> None:
         self.sql: Dialect = SqliteDialect()
         self._connection = sqlite.connect(path)
+        self._connection.create_scalar_function("perdure_now", lambda *_: wall_ms(), 0)
 
     async def transaction(self, steps: Steps[T]) -> T:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -78,12 +81,12 @@ class BarePostgres:
         import asyncpg
 
         connection = await asyncpg.connect(url)
-        await connection.execute(postgres.WRITER_SESSION)
+        await connection.execute(WRITER_SESSION)
         return cls(connection)
 
     async def transaction(self, steps: Steps[T]) -> T:
         async with self._connection.transaction():
-            return await postgres.drive(self._connection, steps, lambda: None)
+            return await postgres.drive(self._connection, steps, lambda more_s=0.0: None)
 
     async def tidy(self) -> None:
         await self._connection.execute("VACUUM")
@@ -224,8 +227,8 @@ class Bound:
                 ],
             )  # fmt: skip
             yield Query(self.sql.TURNS, rows=[("bare", "bare")])
-            yield Query(self.sql.VT_NOW, rows=[("bare",)])
-            yield Query(self.sql.TURN_SET, rows=[("bare", "bare", 0, float(numbers.stop))])
+            yield Query(self.sql.FLOW_TIMES, rows=[("bare", "one", "")])
+            yield Query(self.sql.TURN_SET, rows=[("bare", "bare", "", "", 0, float(numbers.stop))])
             yield Query(
                 self.sql.JOB_ADD,
                 rows=[

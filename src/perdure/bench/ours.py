@@ -104,6 +104,7 @@ async def claim_ms(app: AsyncPerdure, backlog: int, present: int, claims: int) -
             f"attempts_max, created_ms) {numbers} SELECT 'o' || (i % 10), 'doc-g' || i, 'g' || i, 'one', 'growth', '', "
             "'only', 'queued', i / 10 + 1, 1, 600000, 3, 1 FROM n"
         )
+        yield Query(store.sql.FLOW_ADD, ("growth", "one", ""))
 
     await store.declare(("growth",), ("",))
     await store.driver.write(fill)

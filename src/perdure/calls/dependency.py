@@ -57,14 +57,27 @@ class Dependency:
         self.budget = budget or Budget()
         self.limiter = limiter or Limiter()
         self.breaker = breaker or Breaker()
+        self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
+        self._begin()
+
+    def _begin(self) -> None:
         self.held: str | None = None  # why the fleet or an operator holds it
         self.held_s = -math.inf  # when that was heard of
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
         self.nested = 0  # calls that ran inside another policy's
-        self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
         self.dropped = 0  # operations that nobody wrote down in time
+
+    def forget(self) -> None:
+        """Begin again, as if the service had never been called."""
+        self._begin()
+        self.budget.tokens = self.budget.reserve
+        self.limiter.reset()
+        self.breaker.reset(-math.inf)
+        self.breaker.strained = False
+        if self.rows is not None:
+            self.rows.clear()
 
     @property
     def troubled(self) -> bool:
@@ -150,6 +163,12 @@ def dependency(name: str) -> Dependency:
     """The one of that name, made where there is none."""
     found = DEPENDENCIES.get(name)
     return found if found is not None else DEPENDENCIES.setdefault(name, Dependency(name))
+
+
+def forget_all() -> None:
+    """Forget what the calls of this process learned of every service: the next test begins without it."""
+    for state in list(DEPENDENCIES.values()):
+        state.forget()
 
 
 @frozen

@@ -47,8 +47,12 @@ class Limiter:
         self.max_wait_s, self.floor_per_s, self.floor_share = max_wait_s, floor_per_s, floor_share
         self.cut, self.rise = cut, rise  # what a change leaves or makes of the rate
         self.spacing_s = spacing_s  # the least time between two changes
-        self.rate: float | None = None  # requests per second; None: no limit, the normal state
         self._lock = Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again without a limit."""
+        self.rate: float | None = None  # requests per second; None: no limit, the normal state
         self._next_s = 0.0  # when the next turn is free
         self._pause_s = 0.0  # until when the service asked for silence
         self._changed_s = self._cut_s = self.epoch_s = float("-inf")

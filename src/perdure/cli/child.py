@@ -1,5 +1,6 @@
-"""The process that runs stages: `python -m perdure.cli.child MODULE:APP CONTROL SLATE OPTIONS`, run by the supervisor.
+"""The process that runs stages: `python -m perdure.cli.child MODULE:APP CONTROL SLATE WATCHED OPTIONS`.
 
+The supervisor starts it (see `engine.child_process`).
 It imports the app, says hello, gets its worker id, and works until SIGTERM. If the supervisor is gone it dies at once.
 """
 
@@ -7,34 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain, repeat
 
 from perdure.app import AsyncPerdure
 from perdure.cli.target import load_app
-from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine.child_process import WAIT_S, end_with
 from perdure.engine.collector import calm_collector
+from perdure.engine.fork_signals import own_signals
 from perdure.engine.memory import few_arenas
 from perdure.engine.slate import Slate
-from perdure.errors import PerdureError, SettingInvalid, UsageError
+from perdure.errors import PerdureError, SettingInvalid, StoreBusy, StoreUnavailable, UsageError
+from perdure.store.descriptors import unshare
 from perdure.store.turn import may_be_ended
 from perdure.watch.board import Board
 from perdure.watch.log import configure, log_events
 from perdure.watch.tracing import trace
 
+log = logging.getLogger("perdure.worker")
+
 
 def main() -> None:
-    target, control_fd, slate_fd, options = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]),
-        json.loads(sys.argv[4]),
-    )
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    target, options = sys.argv[1], json.loads(sys.argv[5])
+    control_fd, slate_fd, watched = map(int, sys.argv[2:5])
+    end_with(watched)
     may_be_ended()
     few_arenas()
     try:
@@ -57,7 +60,8 @@ def main() -> None:
         traces = trace(app.settings.traces, app.events)
         calm_collector()
         try:
-            asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
+            with own_signals(signal.SIGTERM, signal.SIGINT):
+                asyncio.run(work(app, socket.socket(fileno=control_fd), Slate.attached(slate_fd)))
         finally:
             if traces is not None:
                 traces.close()
@@ -82,7 +86,8 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "stuck": asdict(app.stuck_policy),
         "traces": app.settings.traces,
     }  # fmt: skip
-    await app.start()
+    unshare(control)
+    await _start(app)
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")
     answer = b""
     while not answer.endswith(b"\n"):  # byte by byte: what follows the line is for `heard`
@@ -105,6 +110,18 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     finally:
         await nursery.close()
         await app.close()
+
+
+async def _start(app: AsyncPerdure) -> None:
+    """Open the store, and wait for it as long as it is not available."""
+    for pause_s in chain(WAIT_S, repeat(WAIT_S[-1])):
+        try:
+            await app.start()
+        except (StoreUnavailable, StoreBusy) as error:
+            log.warning("waiting for the store: %s", error)
+            await asyncio.sleep(pause_s)
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -118,7 +118,16 @@ def worker(
 
 
 @app.command()
-def migrate(store: StoreOption = None) -> None:
+def migrate(
+    store: StoreOption = None,
+    take_blobs: Annotated[
+        bool,
+        typer.Option(
+            "--take-blobs",
+            help="After a copy or restore: the blobs are this store's, no other store uses them.",
+        ),
+    ] = False,
+) -> None:
     """Bring the store's tables up to date."""
     import asyncio
 
@@ -126,9 +135,15 @@ def migrate(store: StoreOption = None) -> None:
     from perdure.store.open import open_store
 
     settings = Settings()
-    opened = open_store(store or settings.store, None, settings.direct_url)
-    opened.vectors_by = settings.vectors
-    ran = asyncio.run(opened.migrate())
+    migrated = open_store(store or settings.store, None, settings.direct_url)
+    migrated.vectors_by = settings.vectors
+    ran = asyncio.run(migrated.migrate())
+    if take_blobs:
+        from perdure.cli.opened import opened
+        from perdure.store.blobs import take_over
+
+        opened(store, lambda app: take_over(app.store, app.blobs))
+        ran.append("--take-blobs: they are this store's")
     print("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
 
 

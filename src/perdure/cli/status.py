@@ -155,6 +155,8 @@ def _rest(facts: Facts) -> list[RenderableType]:
     if (looked_ms := facts["audit"]["looked_ms"]) is not None:
         difference, ago = facts["audit"]["difference"], since(looked_ms, facts["now_ms"], "ago")
         lines.append(Text(f"Audit: difference {difference:,}, {ago}"))
+    durability = "   ".join(f"{name} {value}" for name, value in facts["durability"].items())
+    lines.append(Text(f"Commits: {durability}"))
     due = facts["next_due_ms"]
     last = f"Late writes refused: {facts['late_writes_refused']:,}"
     lines.append(Text(last + (f"   Next one due: {until(due, facts['now_ms'])}" if due is not None else "")))

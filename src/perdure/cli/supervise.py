@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core.events import Events
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine.child_process import adopt_orphans
 from perdure.engine.supervisor import Supervisor
 from perdure.errors import PerdureError, UsageError
 from perdure.store.sql_store import SqlStore
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def main() -> None:
     target, options = sys.argv[1], json.loads(sys.argv[2])
     may_be_ended()
+    adopt_orphans()
     if options.get("with_parent"):
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

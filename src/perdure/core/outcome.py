@@ -167,7 +167,8 @@ class Retry:
 
 @frozen
 class Later:
-    """Try again after `delay_ms`; the attempt is given back. `counted`: it counts towards `postpones_max`."""
+    """Try again after `delay_ms`; the attempt is given back. `counted`: it counts towards `postpones_max`, and if
+    `bounded` its delay towards `age_max_s`."""
 
     delay_ms: int
     why: str
@@ -175,6 +176,7 @@ class Later:
     suspect: bool = False
     released: bool = False
     counted: bool = True
+    bounded: bool = True
     word: str = "later"  # in history; `answered` where another service gave what its stage was to make
 
 
@@ -349,10 +351,10 @@ def _raised(
 
 
 def _dependency_doubtful(job: Job, failure: Failure, rand: Callable[[], float]) -> Outcome:
-    """A stage calls its dependency down but the shared state does not agree (yet): tried again in minutes, and the
-    attempt is given back, because an outage must not cost anything."""
+    """A stage calls its dependency down but the shared state does not agree (yet): tried again in minutes, as long as
+    the stage says so, because an outage of any length costs nothing."""
     delay_ms = int(RESCHEDULE_MS * (0.5 + rand() / 2))
-    return _given_back(job, Later(delay_ms, failure.message, failure, job.suspect))
+    return Later(delay_ms, failure.message, failure, job.suspect, counted=False, bounded=False)
 
 
 def _charged(

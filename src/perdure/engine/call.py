@@ -24,7 +24,8 @@ from perdure.engine.crossing import (
     decode_error,
     encode_error,
 )
-from perdure.engine.nursery import birth, memory, threads, tree
+from perdure.engine.nursery import birth, memory, threads, tree, unshared_memory
+from perdure.engine.oom import OomKills
 from perdure.engine.verdict import CellCrashed, CellDoubtful, End, Limits, NurseryLost
 from perdure.errors import PerdureError
 
@@ -43,6 +44,9 @@ async def send(sock: socket.socket, kind: int, body: bytes = b"") -> None:
     await loop.sock_sendall(sock, head)
     if body:
         await loop.sock_sendall(sock, body)
+
+
+oom_kills = OomKills()
 
 
 class Inbox:
@@ -92,6 +96,7 @@ class Call:
         self.answering = self.doomed = False
         self.cause: PerdureError | None = None
         self.seen: dict[int, str] = {}
+        self.weighing: asyncio.Task[None] | None = None
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
 
@@ -103,6 +108,7 @@ class Call:
         )
         if self.doomed or self.ended.done() or self.limits.cpu_s is not None or not (clean and small):
             return False
+        self._weigh_no_more()
         self.served += 1
         self.rested = time.monotonic()
         self.began, self.cause, self.seen = None, None, {}
@@ -140,9 +146,26 @@ class Call:
         if cause is None:
             pids = [pid for root in (self.pid, *strays) for pid in tree(root)]
             self.seen = {pid: self.seen.get(pid) or birth(pid) for pid in pids}
-            cause = verdict.oversized(self.limits, memory(pids), len(pids))
+            held = [memory([pid]) for pid in pids]
+            cause = verdict.oversized(self.limits, max(held), len(pids))
+            if cause is None and verdict.oversized(self.limits, sum(held), 0) is not None:
+                self._weigh_soon(pids)
         if cause is not None:
             self.kill(cause)
+
+    def _weigh_soon(self, pids: Collection[int]) -> None:
+        """Forked processes share memory with their parent, which was counted for each: look closely, in a thread."""
+        if self.weighing is None or self.weighing.done():
+            self.weighing = asyncio.create_task(self._weigh(pids))
+
+    async def _weigh(self, pids: Collection[int]) -> None:
+        cause = verdict.oversized(self.limits, await asyncio.to_thread(unshared_memory, pids), 0)
+        if cause is not None:
+            self.kill(cause)
+
+    def _weigh_no_more(self) -> None:
+        if self.weighing is not None:
+            self.weighing.cancel()
 
     def kill(self, cause: PerdureError | None = None) -> None:
         """Kill the cell and everything below it, at the latest when its pid is known. The first cause stands."""
@@ -165,6 +188,7 @@ class Call:
 
     def end(self, end: End | None, cause: PerdureError | None = None) -> None:
         """The cell is gone."""
+        self._weigh_no_more()
         if not self.ended.done():
             self.cause = self.cause or cause
             self.ended.set_result(end)
@@ -189,7 +213,7 @@ class Call:
         end = self.ended.result()
         if end is None or self.began is None:
             raise NurseryLost(f"the cell was gone before the call began ({end})")
-        raise self._doubted(verdict.crash(self.limits, end))
+        raise self._doubted(verdict.crash(self.limits, end, oom_kills.rose))
 
     def _doubted(self, cause: PerdureError) -> PerdureError:
         """The cause, or that it may be another call's."""

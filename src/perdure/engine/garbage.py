@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from perdure.store.base import Store
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import Blobs, own
+from perdure.store.sql_store import SqlStore
 
 DAY_MS = 86_400_000
 
 
-async def collect(store: Store, blobs: Blobs, older_than_ms: int = DAY_MS, limit: int = 10_000) -> int:
+async def collect(store: SqlStore, blobs: Blobs, older_than_ms: int = DAY_MS, limit: int = 10_000) -> int:
     """Delete nameless blobs of that age, `limit` at most, and leftovers of broken uploads; how many blobs went."""
+    await own(store, blobs)  # the mark may have changed since we began
     gone = 0
     async for digest, _ in blobs.list(older_than_ms):
         if gone >= limit:

@@ -44,13 +44,13 @@ class Host:
         self.own: set[int] = set()  # processes that the imported modules started
 
     @classmethod
-    async def start(cls, preload: list[str]) -> Host:
+    async def start(cls, preload: list[str], path: list[str]) -> Host:
         """A process that has imported these modules; PreloadFailed if it cannot."""
         control, theirs = socket.socketpair()
         control.setblocking(False)
         with theirs:
             host = cls(_spawn(theirs), control)
-        hello = {"parent": os.getpid(), "path": [str(entry) for entry in sys.path], "preload": preload}
+        hello = {"parent": os.getpid(), "path": path, "preload": preload}
         try:
             async with asyncio.timeout(WARM_S):
                 await call.send(control, crossing.CALL, json.dumps(hello).encode())

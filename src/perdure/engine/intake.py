@@ -172,7 +172,7 @@ def _content(entry: Entry) -> tuple[str, bytes | Path]:
         return "bytes", bytes(entry.data)
     if entry.json is not None:
         return "json", _json(entry.json, "json")
-    path = Path(str(entry.path))
+    path = Path(str(entry.path)).absolute()
     if path.is_dir():
         raise InputInvalid(f"{path} is a directory; name a file in it", code="file_missing")
     if not path.is_file():

@@ -11,6 +11,8 @@ before the answer is given. Without /proc only the kernel's limits and process g
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,6 +33,7 @@ class Nursery:
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._preload = list(preload)
+        self._home = _directory()  # stage code may leave it before a nursery is started again
         self._host: asyncio.Task[Host] | None = None
         self._closed = False
 
@@ -93,8 +96,17 @@ class Nursery:
         if task is None or (
             task.done() and (task.cancelled() or task.exception() is not None or task.result().gone())
         ):
-            task = self._host = asyncio.create_task(Host.start(self._preload))
+            path = [os.path.join(self._home, str(entry)) for entry in sys.path]
+            task = self._host = asyncio.create_task(Host.start(self._preload, path))
         return await asyncio.shield(task)
+
+
+def _directory() -> str:
+    """Where this process is; empty when that directory was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _answered(talk: asyncio.Task[tuple[int, bytes] | None]) -> bool:

@@ -2,7 +2,7 @@
 
 Runs in the supervisor process, or embedded in a thread of its own with a store connection of its own. A worker's death
 is noticed by its lock, which the operating system frees: free on two looks at least 0.7 s apart, no sign of life
-between, and the server not just restarted. Tokens make a wrong guess harmless.
+between, and neither the server nor our link to it just back. Tokens make a wrong guess harmless.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEGLECT_MS = 3_000
 
 @dataclass(slots=True)
 class Absence:
-    """A worker whose lock was found free."""
+    """A worker whose lock was found free, or whose beat is the same since."""
 
     since_s: float
     beat_ms: int
@@ -59,6 +59,8 @@ class Keeper:
         self.sweeper = sweeper
         self._on_absence = on_absence
         self._absent: dict[int, Absence] = {}
+        self._signs: dict[int, Absence] = {}
+        sweeper.lives = self.lives
         self._beat_ms = 0
         self._sweeps = False
         self._failed: tuple[str, ...] = ()
@@ -133,11 +135,22 @@ class Keeper:
 
     # --- the death of others ---------------------------------------------------------------------
 
+    def lives(self, worker: int, within_s: float) -> bool:
+        """Whether this worker has beaten in the last seconds, by our monotonic clock; we do."""
+        if worker == self.worker:
+            return True
+        sign = self._signs.get(worker)
+        return sign is not None and worker not in self._absent and time.monotonic() - sign.since_s < within_s
+
     async def _look(self) -> None:
         await self.store.tend()
         others = {w: beat_ms for w, beat_ms in await self.store.peers() if w != self.worker}
         gone = await self.store.missing(sorted(others))
         now_s = time.monotonic()
+        self._signs = {
+            w: sign if (sign := self._signs.get(w)) and sign.beat_ms == beat_ms else Absence(now_s, beat_ms)
+            for w, beat_ms in others.items()
+        }
         self._absent = {w: a for w, a in self._absent.items() if w in gone and others[w] == a.beat_ms}
         for worker in sorted(gone):
             absence = self._absent.get(worker)

@@ -40,7 +40,8 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+            # a thread may end meanwhile; its children are another's from then on
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
                 found += map(int, listing.read().split())
     return found
 
@@ -70,6 +71,23 @@ def memory(pids: Iterable[int]) -> int:
             for line in status:
                 if line.startswith((b"RssAnon:", b"RssShmem:", b"VmSwap:")):
                     total += int(line.split()[1]) * 1024
+    return total
+
+
+def unshared_memory(pids: Iterable[int]) -> int:
+    """The same with each page that several processes share counted once; takes milliseconds per process."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+                parts = [
+                    line for line in rollup if line.startswith((b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+                ]
+        except ProcessLookupError:
+            continue
+        except OSError:
+            parts = []
+        total += sum(int(line.split()[1]) * 1024 for line in parts) if parts else memory([pid])
     return total
 
 

@@ -19,7 +19,7 @@ from perdure.engine.document import Document
 from perdure.engine.option import Option
 from perdure.engine.remote import RemoteOptions, RemoteStage, add_remote
 from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
-from perdure.engine.stage import Stage, StageOptions, check_positive
+from perdure.engine.stage import Stage, StageOptions, check_lease, check_positive
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, RESERVED, STAGE, wire
 from perdure.errors import InputInvalid, PipelineInvalid, StageUnknown
 
@@ -97,6 +97,7 @@ class Pipeline:
             concurrency=self.concurrency,
             concurrency_per_key=concurrency_per_key,
         )
+        check_lease(owner, lease_s)
         if self.backoff_s < 0 or postpones_max < 0:
             raise PipelineInvalid(f"{owner}: backoff_s and postpones_max must not be negative")
         self.stages: list[AnyStage] = []

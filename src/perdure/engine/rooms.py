@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from perdure.store.descriptors import close_unshared, open_unshared
+
 PREFIX = "perdure-room-"
 
 _locks: dict[Path, int] = {}  # descriptors that hold the locks of our rooms
@@ -25,7 +27,7 @@ def new_room(within: Path | None = None) -> Path:
     while True:
         room = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within))
         try:
-            lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY)
+            lock = open_unshared(room, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue  # before it was locked somebody took it for left behind
         with suppress(OSError):  # where nothing can be locked, nothing is cleared out either
@@ -33,14 +35,14 @@ def new_room(within: Path | None = None) -> Path:
         if room.exists():
             _locks[room] = lock
             return room
-        os.close(lock)
+        close_unshared(lock)
 
 
 def remove(room: Path) -> None:
     """The room and all that is in it."""
     shutil.rmtree(room, ignore_errors=True)
     if (lock := _locks.pop(room, None)) is not None:
-        os.close(lock)
+        close_unshared(lock)
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def clear_out(within: Path | None = None) -> int:
 
 def _cleared(room: Path) -> bool:
     try:
-        lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        lock = open_unshared(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return False  # no room, or somebody else's
     try:
@@ -69,5 +71,5 @@ def _cleared(room: Path) -> bool:
     except OSError:
         return False  # somebody is in it, or was quicker
     finally:
-        os.close(lock)
+        close_unshared(lock)
     return True

@@ -52,12 +52,12 @@ from perdure.engine.slate import Slate
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
 from perdure.engine.wiring import GATHERED, PREVIOUS
-from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Unstorable
+from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Transient, Unstorable
 from perdure.settings import current, using
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.metering import traceparent_in
-from perdure.store.operations import NewDocument, NewJob, Save, Settle
+from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
 
 LOOK_AGAIN_MS = 100  # what is down may have come back after this time
@@ -90,7 +90,7 @@ class Runner:
         self.slate = slate
         self.nursery = nursery
         self.threads = Threads()
-        self.down: frozenset[str] = frozenset()  # dependencies
+        self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
         self.cells = True  # tests may want every stage in this process
@@ -105,11 +105,12 @@ class Runner:
             job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe
         )  # fmt: skip
 
-    async def look(self) -> None:
+    async def look(self) -> frozenset[str]:
         """Ask the store which dependencies are down."""
         asked_ms = monotonic_ms()
-        self.down = await self.store.down()
+        down = self.down = await self.store.down()
         self.looked_ms = asked_ms
+        return down
 
     async def run(self, journey: Journey, claimed: Claimed) -> None:
         """Until the job is settled, or not ours any more."""
@@ -209,7 +210,7 @@ class Runner:
                     StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
-            if self.down and journey.probe not in stage.needs and await self._away(stage):
+            if stage.needs and journey.probe not in stage.needs and await self._away(stage):
                 if not fallback.falls_back(stage, job):
                     return LaneDown(stage.name, journey.lane)
                 away = DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
@@ -281,6 +282,7 @@ class Runner:
             frees=job.limit_key is not None and not stage.pipeline.limited(next_stage),
         )  # fmt: skip
         if following is None:
+            await self._check_kept(journey, output)
             journey.leave(journey)
             kept = await self.store.settle(journey.settle(Done(), save))
         else:
@@ -312,6 +314,18 @@ class Runner:
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
             publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)
+
+    async def _check_kept(self, journey: Journey, last: StageOutput) -> None:
+        """No document is done with an output that cannot be read: what is gone is made again, once in a claim."""
+        made = [*journey.outputs, last]
+        saved = {name: save for name, save in journey.saved.items() if name not in journey.ignored}
+        for name in await saving.lost(made, saved, self.blobs):
+            if any(one.stage == name for one in made) or self._answered(journey, name):
+                raise Transient(
+                    f"the output of {name} is not where it was put; check the place of the blobs",
+                    code="output_lost",
+                )
+            raise Unreadable(name)
 
     async def _ran(
         self,
@@ -413,13 +427,15 @@ class Runner:
                 await self.store.probed(probe, ok, guessed)
 
     async def _away(self, stage: AnyStage) -> bool:
-        """Whether a dependency of the stage is down: asked anew, because it may have come back since we looked."""
-        if self.down.isdisjoint(stage.needs):
+        """Whether a dependency of the stage is down; a new worker asks first, and "down" is asked again, because it
+        may be up by now."""
+        if self.down is not None and self.down.isdisjoint(stage.needs):
             return False
         async with self._holding:
-            if monotonic_ms() - self.looked_ms > LOOK_AGAIN_MS:
-                await self.look()
-        return not self.down.isdisjoint(stage.needs)
+            down = self.down
+            if down is None or monotonic_ms() - self.looked_ms > LOOK_AGAIN_MS:
+                down = await self.look()
+        return not down.isdisjoint(stage.needs)
 
     async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
         """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
@@ -428,11 +444,11 @@ class Runner:
         error.confirmed = error.confirmed or any(m.away(error.name) for m in MESSENGERS.values())
         journey.lane = lane_of(needs)
         async with self._holding:  # hundreds may find out at the same time
-            if error.confirmed and not error.heard and error.name not in self.down:
+            if error.confirmed and not error.heard and error.name not in (self.down or ()):
                 by = CONFIGURATION if error.unnamed else BREAKER
                 await self.store.hold(error.name, str(error), by)
-            await self.look()
-        return not self.down.isdisjoint(needs)
+            down = await self.look()
+        return not down.isdisjoint(needs)
 
     async def _settle(self, journey: Journey, result: Result) -> None:
         ending = outcome(journey.job, result)

@@ -103,6 +103,12 @@ async def stage_output(
     )  # fmt: skip
 
 
+async def lost(outputs: Sequence[StageOutput], saved: Mapping[str, SavedStage], blobs: Blobs) -> list[str]:
+    """Of what a document ends with, the stages whose output is a blob that readers would not find."""
+    named = {save_of: save.blob for save_of, save in saved.items()} | {one.stage: one.blob for one in outputs}
+    return [stage for stage, blob in named.items() if blob is not None and not await blobs.exists(blob)]
+
+
 def as_saved(output: StageOutput, job: Job) -> SavedStage:
     """What was just saved, as it would be read back."""
     o = output

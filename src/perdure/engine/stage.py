@@ -32,6 +32,8 @@ R = TypeVar("R")
 Check = TypeVar("Check", bound=Callable[..., bool])
 Fall = TypeVar("Fall", bound=Callable[..., Any])
 
+LEASE_S_MAX = 24 * 86_400  # in milliseconds it must fit into 32 bits
+
 
 class StageOptions(TypedDict, total=False):
     """What `@pipeline.stage(...)` takes."""
@@ -309,6 +311,7 @@ class Stage(Generic[P, R]):
             lease_s=self.lease_s,
             attempts=self.attempts,
         )
+        check_lease(owner, self.lease_s)
         if self.reuse > 1 and not self.isolate:
             raise PipelineInvalid(
                 f"{owner}: reuse is for stages that run in a process of their own (isolate=True)"
@@ -318,6 +321,15 @@ class Stage(Generic[P, R]):
         for name in (*self.needs, *([] if self.was is None else [self.was])):
             if not NAME.fullmatch(name):
                 raise PipelineInvalid(f"{owner}: the name {name!r} must be {NAME_RULE}")
+
+
+def check_lease(owner: str, lease_s: float | None) -> None:
+    """PipelineInvalid where it is longer than every store can keep."""
+    if lease_s is not None and lease_s > LEASE_S_MAX:
+        raise PipelineInvalid(
+            f"{owner}: lease_s must be at most {LEASE_S_MAX} (24 days), not {lease_s!r}; it is renewed while the stage "
+            "runs, so a long stage needs no long lease"
+        )
 
 
 def check_positive(owner: str, **settings: object) -> None:

@@ -15,27 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from perdure.core.events import Events, WorkerLost
 from perdure.core.model import Job
 from perdure.core.outcome import Orphaned, Overdue, Result, Stopped
 from perdure.core.stuck import StuckPolicy
+from perdure.engine.child_process import WAIT_S, Child
 from perdure.engine.keeper import Keeper, monotonic_ms
 from perdure.engine.recovery import recover
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper
 from perdure.engine.verdict import signal_name
-from perdure.errors import StoreError
+from perdure.errors import StoreBusy, StoreError, StoreUnavailable
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
 
@@ -45,37 +44,7 @@ STEADY_S = 10.0
 LEAVE_S = 6.0  # beyond its grace, for a child to interrupt what is left and to write that down
 USAGE = 2
 
-
-@dataclass(slots=True)
-class Child:
-    """The process that runs stages, and the slate it writes on."""
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-    slate: Slate
-    started_s: float
-
-    @property
-    def lives(self) -> bool:
-        return self.process.poll() is None
-
-    async def exited(self) -> int:
-        """Its status, negative for a signal."""
-        status = self.process.poll()
-        while (
-            status is None
-        ):  # no event tells of a child that somebody else may reap, and 20 ms is soon enough
-            await asyncio.sleep(0.02)
-            status = self.process.poll()
-        return status
-
-    def send_signal(self, number: int) -> None:
-        if self.lives:
-            self.process.send_signal(number)
-
-    def close(self) -> None:
-        self.control.close()
-        os.close(self.slate.fd)
+log = logging.getLogger("perdure.worker")
 
 
 class Supervisor:
@@ -100,6 +69,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._store: SqlStore | None = None
         self._keeper: Keeper | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._worker = 0
         self._grace_s = 0.0
         self._child: Child | None = None
@@ -109,7 +79,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        quick, status, keeping = 0, 0, None
+        quick, status = 0, 0
         stop_keeping = asyncio.Event()
         try:
             while not self._stop.is_set():
@@ -118,21 +88,25 @@ class Supervisor:
                     hello = await self._hello(child)
                     if hello is None:
                         status = await child.exited()
+                        if self._stop.is_set():
+                            break
                         if status == USAGE or self._worker == 0:
                             return abs(status)
-                    else:
-                        keeping = keeping or await self._open(hello, child, stop_keeping)
-                        status = await self._watch(child)
+                    elif await self._opened_for(hello, child, stop_keeping):
+                        await self._watch(child)
                 finally:
                     child.send_signal(signal.SIGKILL)
+                    await child.exited()
                     child.close()
+                if self._store is not None and self._store.lost is not None:
+                    raise self._store.lost  # no other child would do better
                 steady = loop.time() - child.started_s > STEADY_S
                 quick = 0 if steady else min(quick + 1, len(RESTART_S) - 1)
                 if not self._stop.is_set():
                     await asyncio.sleep(RESTART_S[quick] if quick > 1 else 0)
             return 0
         finally:
-            await self._close(keeping, stop_keeping)
+            await self._close(stop_keeping)
 
     def stop(self) -> None:
         """First call: finish stages and give back the rest. Second: leave at once."""
@@ -142,24 +116,7 @@ class Supervisor:
     # --- the child -------------------------------------------------------------------------------
 
     def _spawn(self) -> Child:
-        slate = Slate.shared()
-        ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), slate.fd)
-        with theirs:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "perdure.cli.child",
-                    self.target,
-                    *map(str, fds),
-                    json.dumps(self.options),
-                ],
-                pass_fds=(*fds, *self._inherited),
-                start_new_session=True,  # a Ctrl-C is for the supervisor, which tells the child
-            )
-        ours.setblocking(False)
-        return Child(process, ours, slate, asyncio.get_running_loop().time())
+        return Child.spawn(self.target, self.options, self._inherited)
 
     async def _hello(self, child: Child) -> dict[str, Any] | None:
         """What the child says of its app; None if it ended before."""
@@ -170,6 +127,8 @@ class Supervisor:
             except TimeoutError:
                 if self.stops:
                     child.send_signal(signal.SIGKILL)
+                if not child.lives:  # a process that it forked may keep the connection open
+                    return None
                 continue
             except ConnectionError:
                 return None
@@ -179,16 +138,32 @@ class Supervisor:
         said: dict[str, Any] = json.loads(data)
         return said
 
+    async def _opened_for(self, hello: dict[str, Any], child: Child, stopping: asyncio.Event) -> bool:
+        """Wait until the store is open and we keep our worker's leases; False if the child ended, or we are to stop."""
+        tries = 0
+        while self._keeping is None and child.lives and not self._stop.is_set():
+            try:
+                self._keeping = await self._open(hello, child, stopping)
+            except (StoreUnavailable, StoreBusy) as error:
+                log.warning("waiting for the store: %s", error)
+                tries += 1
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), WAIT_S[min(tries, len(WAIT_S)) - 1])
+        return self._keeping is not None
+
     async def _open(self, hello: dict[str, Any], child: Child, stopping: asyncio.Event) -> asyncio.Task[None]:
         """Register at the child's store and begin to keep."""
         store = open_store(hello["store"], None, hello["direct_url"])
         await store.open()
+        try:
+            worker = await store.register("worker", f"{socket.gethostname()}:{os.getpid()}", hello["queues"])
+        except BaseException:
+            with suppress(StoreError):
+                await store.close()
+            raise
         store.events = self.events
         self._opened(store, hello)
-        self._store = store
-        self._worker = await store.register(
-            "worker", f"{socket.gethostname()}:{os.getpid()}", hello["queues"]
-        )
+        self._store, self._worker = store, worker
         retention = Retention(
             hello["retention_age_ms"], hello["retention_count"], calls_age_ms=hello["retention_calls_ms"]
         )
@@ -202,8 +177,10 @@ class Supervisor:
     async def _watch(self, child: Child) -> int:
         """Let the child work until it ends; then take back what it had in hand."""
         assert self._keeper is not None
+        assert self._store is not None
         self._keeper.slate = child.slate
         loop = asyncio.get_running_loop()
+        await self._give_back_late_claims()
         await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
         self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
@@ -216,7 +193,7 @@ class Supervisor:
                 child.send_signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
             # one that was dead before we looked, because we stood still ourselves, was not past its time
             overdue = overdue or (child.lives and _overdue(child.slate))
-            if overdue or loop.time() > leave_s:
+            if overdue or loop.time() > leave_s or self._store.lost is not None:
                 child.send_signal(signal.SIGKILL)
         await self._recover(child, ended.result(), overdue)
         return ended.result()
@@ -241,6 +218,8 @@ class Supervisor:
                 results = [(job, self._result(job, begun, overdue, reason)) for job in jobs]
                 taken = await recover(self._store, self.events, results, reason)
             except StoreError:
+                if self._store.lost is not None:
+                    raise self._store.lost from None
                 if self.stops > 1 or (self._stop.is_set() and loop.time() > give_up_s):
                     return  # whoever finds our lock free takes over
                 await asyncio.sleep(1)
@@ -251,6 +230,16 @@ class Supervisor:
                 self.events.publish(WorkerLost(self._worker, taken, reason))
             return
 
+    async def _give_back_late_claims(self) -> None:
+        """What the last child claimed with a commit that arrived after its death; the new one has no number yet."""
+        assert self._store is not None
+        reason = "claimed by a worker process that had ended"
+        with suppress(StoreError):  # it is away; they run again when their leases are over
+            if jobs := await self._store.in_hand(self._worker):
+                results = [(job, Orphaned(job.stage, reason, blame=False)) for job in jobs]
+                await recover(self._store, self.events, results, reason)
+                self._store.wake_soon()
+
     def _result(self, job: Job, begun: set[tuple[int, int]], overdue: bool, reason: str) -> Result:
         had_begun = (job.id, job.token) in begun  # one that never got onto the slate had not
         if had_begun and overdue and len(begun) == 1:
@@ -259,11 +248,11 @@ class Supervisor:
             return Stopped(job.stage, progressed=True, stage_age_ms=0)
         return Orphaned(job.stage, reason, blame=had_begun)
 
-    async def _close(self, keeping: asyncio.Task[None] | None, stopping: asyncio.Event) -> None:
+    async def _close(self, stopping: asyncio.Event) -> None:
         stopping.set()
-        if keeping is not None:
-            await asyncio.wait({keeping}, timeout=5)
-            keeping.cancel()
+        if self._keeping is not None:
+            await asyncio.wait({self._keeping}, timeout=5)
+            self._keeping.cancel()
         try:
             await asyncio.wait_for(self._retire(), LEAVE_S)
         except (StoreError, TimeoutError):

@@ -25,6 +25,9 @@ RECOVER_ROUNDS = 10
 PRUNE_ROUNDS = 10
 FORGET_BATCH = 10_000
 SERVER_YOUNG_S = 10.0
+#: A lease that ended longer ago than this and was not taken back yet: the worker lives on, or a clock is wrong.
+LATE_MS = 5_000
+RENEWAL_S_MAX = 20.0
 DAY_MS = 86_400_000
 
 
@@ -77,10 +80,15 @@ class Sweeper:
         self.server_young_s = server_young_s
         self.stuck = StuckSweep(store, events, stuck)
         self._pruned_s = self._looked_s = -1e9
+        self._now_s = 0.0
+        self._doubts: dict[tuple[int, int, int], float] = {}  # (job, token, end of lease) → since when
+        #: Whether this worker showed a sign of life within so many seconds; a keeper knows, by its monotonic clock.
+        self.lives: Callable[[int, float], bool] = lambda worker, within_s: False
 
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
         swept = Swept()
+        self._now_s = monotonic_s
         await self._do(swept, (self._recover, self._gather, self._promote, self._lend, self._refill))
         if monotonic_s - self._pruned_s >= self.retention.every_s:
             self._pruned_s = monotonic_s
@@ -114,6 +122,7 @@ class Sweeper:
         swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return 0  # right after a restart the workers themselves are only coming back
+        expired = await self._lost(expired)
         gone = await self.store.missing(sorted({job.worker for job in expired if not job.handed_over}))
         results: list[tuple[Job, Result]] = []
         for job in expired:
@@ -124,6 +133,25 @@ class Sweeper:
             except Exception as error:  # whatever it is that somebody else wrote there
                 swept.problems.append((f"recover: job {job.id}", error))
         return await recover(self.store, self.events, results, "lease expired", expired_only=True)
+
+    async def _lost(self, expired: list[Job]) -> list[Job]:
+        """Those whose worker does not renew them; where a clock is wrong, leases end that are renewed all the time."""
+        living = [j for j in expired if not j.handed_over and self.lives(j.worker, _renewal_s(j))]
+        if not living:
+            self._doubts = {}
+            return expired
+        since = await self.store.expired_since(RECOVER_BATCH)
+        doubts: dict[tuple[int, int, int], float] = {}
+        kept: set[tuple[int, int]] = set()
+        for job in living:
+            ended_ms, late_ms = since.get((job.id, job.token), (0, 0))
+            if late_ms > LATE_MS:  # we sweep every second, so a lease that ends is found sooner than that
+                doubt = (job.id, job.token, ended_ms)
+                doubts[doubt] = self._doubts.get(doubt, self._now_s)
+                if self._now_s - doubts[doubt] < _renewal_s(job):
+                    kept.add((job.id, job.token))
+        self._doubts = doubts
+        return [job for job in expired if (job.id, job.token) not in kept]
 
     async def _prune(self, swept: Swept) -> None:
         for _ in range(PRUNE_ROUNDS):
@@ -161,3 +189,8 @@ class Sweeper:
 
     async def _refill(self, _: Swept) -> None:
         await self.store.refill()
+
+
+def _renewal_s(job: Job) -> float:
+    """How long a worker that lives may take to renew this lease, with a margin: it does so after a third, or 10 s."""
+    return min(RENEWAL_S_MAX, job.lease_ms / 1000 * 2 / 3)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 from perdure.core.frozen import frozen
 from perdure.errors import PerdureError
+
+#: Of a cell without a limit.
+LITTLE_BYTES = 2 << 30
 
 
 class CellCrashed(PerdureError):
@@ -25,7 +29,8 @@ class CellOverdue(PerdureError):
 
 
 class NurseryLost(PerdureError):
-    """The call ended through no fault of its own, because the process that forks cells is gone. Repeat the call."""
+    """The call ended through no fault of its own: the process that forks cells is gone, or the machine ran out of
+    memory. Repeat the call."""
 
     code = "nursery_lost"
 
@@ -85,8 +90,11 @@ def oversized(limits: Limits, held_bytes: int, processes: int) -> CellCrashed | 
     return None
 
 
-def crash(limits: Limits, end: End) -> CellCrashed:
-    """What a cell died of that nobody here killed."""
+def crash(limits: Limits, end: End, out_of_memory: Callable[[], bool] = lambda: False) -> PerdureError:
+    """What a cell died of that nobody here killed; `out_of_memory` tells whether the kernel killed for lack of it.
+
+    The kernel chooses whom it kills. A cell that used little of the memory it may have did not cause the lack.
+    """
     used = f"peak memory {_mib(end.peak_bytes)}, {end.cpu_s:.1f} s of CPU"
     if os.WIFEXITED(end.status):
         code = os.WEXITSTATUS(end.status)
@@ -98,6 +106,8 @@ def crash(limits: Limits, end: End) -> CellCrashed:
         return CellCrashed("cpu_exceeded", f"used its {limits.cpu_s} s of CPU time; {used}")
     if killed and limits.memory_bytes is not None and end.peak_bytes >= limits.memory_bytes:
         return memory_exceeded(f"killed, {used}, allowed are {_mib(limits.memory_bytes)}")
+    if killed and end.peak_bytes < (limits.memory_bytes or LITTLE_BYTES) // 2 and out_of_memory():
+        return NurseryLost(f"the kernel killed it because the machine ran out of memory; {used}")
     name = signal_name(number)
     return CellCrashed(name, f"killed by {name}; {used}")
 

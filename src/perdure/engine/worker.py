@@ -156,6 +156,11 @@ class Worker:
             min(self.concurrency - self._busy.suspects - self._reserved.suspects, lines - free), 0
         )
 
+    @property
+    def serves(self) -> tuple[str, ...] | None:
+        """The pipelines whose jobs it claims."""
+        return tuple(sorted(self.runner.pipelines))
+
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
         self._asking = False
@@ -168,9 +173,11 @@ class Worker:
         try:
             asked_ms = monotonic_ms()
             found = await self.store.claim(
-                Claim(self.id, self.queues, new_token(), free, room, idle, self.alone)
+                Claim(self.id, self.queues, new_token(), free, room, idle, self.alone, self.serves)
             )
         except StoreError:
+            if self.store.lost is not None:
+                raise
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
         finally:

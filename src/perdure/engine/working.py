@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ IDLE_S = 0.05
 GATHER_BATCH = 500
 MOVING = frozenset({"queued", "running", "parked"})
 GARBAGE_S = 6 * 3600
+_log = logging.getLogger("perdure.blobs")
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
 
@@ -153,8 +155,10 @@ class Working:
         """Now and then; several workers at it do no harm."""
         while True:
             await asyncio.sleep(GARBAGE_S * (0.5 + random.random()))
-            with suppress(PerdureError, OSError):
+            try:
                 await collect(self.store, self.blobs)
+            except (PerdureError, OSError) as error:
+                _log.warning("blobs that no row names were not collected: %s", error)
 
     async def stop(self) -> None:
         """Ask the running worker to stop and give it its grace."""
@@ -196,8 +200,11 @@ class Working:
 
     async def _moving(self, within_s: float) -> bool:
         tally = await self.store.tally(self.queues)
-        if any(n and state in MOVING for states in tally.queues.values() for state, n in states.items()):
+        moving = {state for states in tally.queues.values() for state, n in states.items() if n} & MOVING
+        if "running" in moving:
             return True
+        if moving and await self.store.claimable(self.queues, tuple(self.pipelines), "parked" in moving):
+            return True  # others are of pipelines that we do not have
         due_ms = tally.next_due_ms
         return due_ms is not None and due_ms <= await self.store.now_ms() + within_s * 1000
 

@@ -67,7 +67,8 @@ class Writer:
     """
 
     def __init__(self, target: Target) -> None:
-        self.target = str(target) if isinstance(target, (str, Path)) else STANDARD
+        named = str(target) if isinstance(target, (str, Path)) else STANDARD
+        self.target = named if named == STANDARD else str(Path(named).absolute())
         self.lines = 0
         self._path: Path | None = None
         self._raw: IO[bytes] = sys.stdout.buffer if isinstance(target, (str, Path)) else target

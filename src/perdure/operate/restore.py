@@ -20,7 +20,7 @@ from perdure.errors import Unstorable
 from perdure.operate.export import FORMAT
 from perdure.operate.lines import DeadPart, Line, Read, lines, opened
 from perdure.store.archive import Archived, Values
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import Blobs, own
 from perdure.store.blobs.base import hash_file
 from perdure.store.sql_store import SqlStore
 
@@ -41,6 +41,7 @@ async def restore(
     store: SqlStore, blobs: Blobs, source: str | Path, by: str
 ) -> AsyncGenerator[list[Answer], None]:
     """Import what is in the file, some lines at a time, in the name of whoever does it."""
+    await own(store, blobs)
     with tempfile.TemporaryDirectory(prefix="perdure-import-") as room, opened(str(source)) as file:
         reading = lines(file, Path(room))
         while some := await asyncio.to_thread(_some, reading):

@@ -60,7 +60,7 @@ class Retained:
 
 def limits_of(settings: Settings) -> Limits:
     """What the settings ask for; SettingInvalid where nothing says where dead documents are exported to."""
-    archive = Path(settings.archive) if settings.archive is not None else None
+    archive = Path(settings.archive).absolute() if settings.archive is not None else None
     limits = Limits(_ms(settings.dead_age_s), settings.dead_count, _ms(settings.done_age_s), archive)
     if limits.dead_limited and archive is None:
         raise SettingInvalid(
@@ -119,13 +119,14 @@ class Retaining:
         try:
             while page := await self.store.ended(after, PAGE):
                 after = (page[-1][0], page[-1][1])
-                old = [
-                    (org, id_)
-                    for org, id_, state, ended_ms in page
+                seen = {
+                    (org, id_): generation
+                    for org, id_, state, ended_ms, generation in page
                     if state != "dead" and 0 < ended_ms < before_ms
-                ]
+                }
+                old = list(seen)
                 for n in range(0, len(old), BATCH):
-                    answers = await self.store.purge(old[n : n + BATCH], ("done", "cancelled"))
+                    answers = await self.store.purge(old[n : n + BATCH], ("done", "cancelled"), seen)
                     done += list(answers.values()).count("purged")
         finally:
             if done:

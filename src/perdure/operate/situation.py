@@ -37,6 +37,7 @@ class Situation:
     acts: tuple[Act, ...] = ()  # on the document, newest first
     paused: Act | None = None  # what paused its queue, if that is paused
     serving: tuple[WorkerRecord, ...] = ()  # workers of its queue that are alive
+    unserved: bool = False  # no worker of its queue has its pipeline
     worker: WorkerRecord | None = None  # who has it in hand
     worker_gone: bool = False
     ahead: int = 0  # jobs whose turn is before its own
@@ -124,6 +125,9 @@ async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
         more["items"] = items.get((job.pipeline, job.stage, job.generation), 0)
     if job.state == "queued":
         more["ahead"] = await store.ahead(job)
+    if job.state in ("queued", "parked"):
+        lacking = {(queue, pipeline) for queue, pipeline, _ in await store.unserved()}
+        more["unserved"] = (job.queue, job.pipeline) in lacking
     if job.state == "parked" and job.limit_key is not None:
         more["limit"] = next(iter(await store.limits(job.limit_key)), None)
     more["down"] = await _down(store, job.lane)

@@ -15,7 +15,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                stuck {documents since_ms starved checked_ms},
                escalation {tier why answer_by_ms settle_by_ms name runbook},
                audit {difference looked_ms problems audited_ms},
-               outbox {waiting since_ms reason}
+               outbox {waiting since_ms reason},
+               durability {setting: value}
     document   now_ms, id, org, collection, pipeline, name, state, stage, held_by, generation, attempts_made,
                attempts_max, claims, suspect, degraded, remote, next_due_ms, last_heartbeat_ms, created_ms, finished_ms,
                error {code message} or null, why,
@@ -29,7 +30,8 @@ of the running ones other services work on, `workers` those that are alive and s
 services have not been told yet. `audit` is what the last looks found: the difference between what was accepted and what
 is there, and problems of the last whole audit; null before the first. `calls` are those of the last 24 hours, `groups`
 the five largest. `fallbacks` counts, since the store was made, how often one stood in for a stage (`degraded`) and how
-often that was made good (`repaired`).
+often that was made good (`repaired`). `durability` is what the database itself has set for commits: `synchronous` on
+SQLite, `synchronous_commit` and `fsync` on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -72,8 +74,13 @@ async def overview(store: SqlStore) -> Facts:
         **await _stuck(store),
         "audit": asdict(await store.audited()),
         "outbox": asdict(await store.outbox_state()),
+        "durability": await store.driver.durability(),
     }
-    found = problems({**facts, "given_back": await store.given_back(), "due_ms": counts.due_ms})
+    told = {
+        "given_back": await store.given_back(), "unserved": await store.unserved(),
+        "oldest_writer": await store.driver.oldest_writer(),
+    }  # fmt: skip
+    found = problems({**facts, **told, "due_ms": counts.due_ms})
     return {"headline": headline(facts, found), "problems": [asdict(one) for one in found], **facts}
 
 

@@ -16,6 +16,7 @@ SEVERITIES = ("critical", "warning", "notice")
 #: A dependency that the breaker has held for longer is worth a person's look, and so is an event that is not published.
 DOWN_MS = 15 * 60_000
 OUTBOX_MS = 60_000
+WRITER_MS = 60_000
 #: Of each KPI: from where on it is worth a look, and from where on it is an alarm (below, where the first is larger).
 BOUNDS = {
     "retry_rate": (0.05, 0.20),
@@ -40,10 +41,13 @@ def problems(facts: Facts) -> list[Problem]:
     """Everything that is not as it should be, in the order of its urgency."""
     parts = (
         _audited,
+        _volatile,
         _unserved,
         _lost,
         _escalated,
         _given_back,
+        _lacking,
+        _feed_waits,
         _dead,
         _stuck,
         _down,
@@ -88,6 +92,15 @@ def _audited(facts: Facts) -> Iterator[Problem]:
     elif n := audit["problems"]:
         found = f"The audit {since(audit['audited_ms'], facts['now_ms'])} ago found {count(n, 'problem')}"
         yield Problem("warning", found, "perdure audit")
+
+
+def _volatile(facts: Facts) -> Iterator[Problem]:
+    """A server that may forget what it has confirmed."""
+    durability = facts["durability"]
+    if durability.get("fsync") == "off":
+        yield Problem("critical", "fsync is off at PostgreSQL: a power cut can destroy the store; set it on")
+    if durability.get("synchronous_commit") == "off":
+        yield Problem("notice", "synchronous_commit is off at PostgreSQL; sessions of Perdure set it on")
 
 
 def _escalated(facts: Facts) -> Iterator[Problem]:
@@ -140,6 +153,27 @@ def _given_back(facts: Facts) -> Iterator[Problem]:
     for pipeline, number, example in facts["given_back"]:
         told = f"No worker that took them could run {count(number, 'job')} of pipeline {pipeline}"
         yield Problem("warning", told, f"perdure why {example}")
+
+
+def _lacking(facts: Facts) -> Iterator[Problem]:
+    """Work that no worker takes because none has its pipeline, as while a new release starts."""
+    for queue, pipeline, example in facts["unserved"]:
+        told = f"No worker of queue {queue} has pipeline {pipeline}, and jobs of it wait"
+        yield Problem("warning", told, f"perdure why {example}")
+
+
+def _feed_waits(facts: Facts) -> Iterator[Problem]:
+    """A transaction that stays open: what happens after its first write is not in the feed until it ends."""
+    oldest = facts["oldest_writer"]
+    if oldest is None or oldest.since_ms < WRITER_MS:
+        return
+    whose = f"{oldest.name} (database {oldest.database})"
+    age = since(facts["now_ms"] - oldest.since_ms, facts["now_ms"])
+    end = "it is prepared: commit it or roll it back"
+    if oldest.pid is not None:
+        end = f"SELECT pg_terminate_backend({oldest.pid}) ends it"
+    told = f"Events and webhooks wait for a transaction of {whose} that has been open for {age}; {end}"
+    yield Problem("warning", told)
 
 
 def _dead(facts: Facts) -> Iterator[Problem]:

@@ -58,6 +58,11 @@ def _queued(s: Situation) -> Said:
         return f"It has waited for {waited} because {by}{age}", f"perdure resume {job.queue}"
     if not s.serving:
         return f"It has waited for {waited} because no worker serves queue {job.queue}", "perdure worker"
+    if s.unserved:
+        told = (
+            f"It has waited for {waited} because no worker of queue {job.queue} has pipeline {job.pipeline}"
+        )
+        return f"{told}: start one whose app has it", "perdure worker MODULE:APP"
     if job.probe is not None:
         return f"It is the one that finds out whether {job.probe} is back, and begins within seconds", None
     if job.state == "parked":

@@ -1,21 +1,26 @@
 """One flush: what a batch of operations does inside one transaction, as Steps without input or output.
 
-Order: operators' acts, fenced saves and settles with all that hangs on them, new documents, promotions, limits,
+Order: locks, operators' acts, fenced saves and settles with all that hangs on them, new documents, promotions, limits,
 beats, and the claims last, so that a worker's finished jobs make room for its next ones in the same commit.
 Each answer belongs to the operation at the same position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from perdure.core.model import Job, job_key
+from perdure.core.model import Job, State
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, indexing, once, outbox, rows, stuck
+from perdure.store import entering, feed, indexing, locking, once, outbox, rows, stuck
+from perdure.store.acting import Acting
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
+from perdure.store.fairness import TIME_WRITTEN_MS, Flow
+from perdure.store.lacking import SEEN_MS
 from perdure.store.operations import (
     Add,
     Added,
@@ -24,7 +29,7 @@ from perdure.store.operations import (
     Claim,
     HandOver,
     NewDocument,
-    Once,
+    NewJob,
     Operation,
     Promote,
     Raise,
@@ -33,22 +38,31 @@ from perdure.store.operations import (
     Settle,
 )
 from perdure.store.records import Claimed
-from perdure.store.text import cleaned
 
 
-class Flush:
+class Flush(Acting):
     """The state of one transaction while its steps run."""
 
-    def __init__(self, sql: Dialect, client: int, now_ms: int, known: set[tuple[str, str]]) -> None:
+    def __init__(
+        self, sql: Dialect, client: int, number: int, now_ms: int, known: set[Flow], written: dict[Any, int]
+    ) -> None:
         self.sql = sql
         self.client = client
+        self.name = flush_name(client, number)
         self.now_ms = now_ms
-        self.known = known  # (queue, lane) pairs that are declared for certain
-        self.declared: set[tuple[str, str]] = set()  # those that this flush adds
+        self.known = known  # flows that are declared for certain
+        self.declared: set[Flow] = set()  # those that this flush adds
+        #: When this client last wrote down how far a queue's turns have been handed out, and what it serves.
+        self.written = written
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
         self.told: list[Row] = []  # what the feed shall say
         self.superseded = 0  # chunks that are gone
+        self.locked: set[int] = set()  # jobs that were locked before anything was changed
+        self.due: list[Row] = []  # waiting jobs whose time has come
+        self.raised: list[entering.Raised] = []  # jobs that get another turn
+        self.held: list[Job] = []  # jobs that wait in a lane that is down from now on
+        self.tallies: Counter[str] = Counter()
         self.counting = Counting()
 
     def run(self, batch: Sequence[Operation]) -> Steps[list[Any]]:
@@ -57,6 +71,8 @@ class Flush:
         kinds: dict[type[Operation], list[tuple[int, Any]]] = {}
         for n, op in enumerate(batch):
             kinds.setdefault(type(op), []).append((n, op))
+        yield from self.declare({flow for op in batch for flow in _flows(op)})
+        yield from self.lock(batch)
         again = kinds.get(Requeue, [])
         for (n, _), answer in zip(again, (yield from self.requeue([op for _, op in again])), strict=True):
             answers[n] = answer
@@ -66,28 +82,39 @@ class Flush:
         yield from self.fenced(kinds.get(Save, []), kinds.get(Settle, []), answers)
         yield from self.hand_over(kinds.get(HandOver, []), answers)
         yield from self.add(kinds.get(Add, []), answers)
-        yield from self.declare({(entry.job.queue, entry.job.lane) for entry in self.entries})
-        yield from entering.enter(self.sql, self.entries, self.now_ms, self.keys, self.counting)
+        for n, op in kinds.get(Promote, ()):
+            found = yield Query(self.sql.DUE, (self.now_ms, op.limit))
+            new = [row for row in found if row not in self.due]
+            answers[n] = len(new)
+            self.due += new
+        yield from entering.enter(
+            self.sql, self.entries, self.due, self.raised, self.held, self.now_ms, self.keys, self.counting
+        )
         if self.told:
             yield Query(self.sql.FEED_ADD, rows=self.told)
         if self.entries and self.sql.NOTIFY:
             yield Query(self.sql.NOTIFY)
-        for n, op in kinds.get(Promote, ()):
-            answers[n] = yield from entering.promote(
-                self.sql, op.limit, self.now_ms, self.keys, self.counting
-            )
         yield from entering.fill(self.sql, self.keys, self.now_ms, self.counting)
         for n, op in kinds.get(Beat, ()):
             answers[n] = yield from self.beat(op)
         for n, op in kinds.get(Claim, ()):
             answers[n] = yield from self.claim(op)
+        for word, n in sorted(self.tallies.items()):
+            yield Query(self.sql.TALLY_ADD, (word, n))
         yield from self.counting.write(self.sql, self.client)
         return answers
 
-    def declare(self, pairs: set[tuple[str, str]]) -> Steps[None]:
-        """A claim joins queue and lane, so a job in an undeclared one would never be seen."""
-        if new := pairs - self.known:
-            yield from entering.declare(self.sql, [queue for queue, _ in new], [lane for _, lane in new])
+    def lock(self, batch: Sequence[Operation]) -> Steps[None]:
+        """Where several statements change jobs or documents, lock all of them before the first, in order."""
+        if which := locking.jobs_of(batch):
+            self.locked |= yield from locking.lock_jobs(self.sql, which)
+        if documents := locking.documents_of(batch):
+            yield Query(self.sql.DOCUMENT_LOCK, rows=documents)
+
+    def declare(self, flows: set[Flow]) -> Steps[None]:
+        """A claim looks into the flows that are declared, so a job in another one would never be seen."""
+        if new := flows - self.known:
+            yield from entering.declare_flows(self.sql, new)
             self.declared |= new
 
     # --- fenced writes ---------------------------------------------------------------------------
@@ -99,18 +126,13 @@ class Flush:
         sql, now_ms = self.sql, self.now_ms
         if not saves and not settles:
             return
-        moves = {(op.job.queue, op.lane) for _, op in saves} | {(op.job.queue, op.lane) for _, op in settles}
-        yield from self.declare(moves)
-        accepted: set[int] = set()
-        if saves:
-            fence = [rows.save_fence(n, op) for n, op in sorted(saves, key=_by_job)]
-            accepted |= {row[0] for row in (yield Query(sql.FENCE_SAVE, (now_ms,), fence))}
         finished = sorted([one for one in settles if isinstance(one[1].outcome, Done)], key=_by_job)
-        if finished:
-            done = [rows.finish(n, op) for n, op in finished]
-            ours = {row[0] for row in (yield from sql.finish(done, now_ms))}
-            yield from self._finished([op.job for n, op in finished if n in ours])
-            accepted |= ours
+        fence = [rows.save_fence(n, op) for n, op in sorted(saves, key=_by_job)]
+        done = [rows.finish(n, op) for n, op in finished]
+        both: list[tuple[int, Save | Settle]] = [*saves, *finished] if fence and done else []
+        order = [n for n, _ in sorted(both, key=_by_job)]
+        accepted = {row[0] for row in (yield from sql.fence(fence, done, order, now_ms))}
+        yield from self._finished([op.job for n, op in finished if n in accepted])
         if len(finished) < len(settles):
             accepted |= yield from self.settled(
                 [one for one in settles if not isinstance(one[1].outcome, Done)]
@@ -169,6 +191,8 @@ class Flush:
         for n, *_, lane in [row[:9] for row in fence if row[0] in became]:
             self.counting.ran(ops[n].job)
             self.counting.job(ops[n].job.key, ops[n].job.queue, lane, became[n])
+            if lane in down and became[n] in (State.QUEUED, State.PARKED):
+                self.held.append(replace(ops[n].job, lane=lane))
         return set(became)
 
     def freed(self, saves: Sequence[Save]) -> Steps[None]:
@@ -182,7 +206,7 @@ class Flush:
         sql, now_ms = self.sql, self.now_ms
         if outputs := [rows.saved(s.job, s.output, now_ms) for s in saves if s.output]:
             yield Query(sql.SAVED_ADD, rows=outputs)
-        for save in saves:
+        for save in sorted(saves, key=lambda s: locking.by_document(s.job)):
             yield from self.degraded(save)
         # one statement must not touch one row twice; of each key the last one written wins
         items = {rows.item_key(s.job, item): rows.item(s.job, item) for s in saves for item in s.items}
@@ -212,7 +236,7 @@ class Flush:
             return
         yield Query(self.sql.DOCUMENT_DEGRADED, (save.job.org, save.job.document_id))
         word, job = "degraded" if save.output.degraded else "repaired", save.job
-        yield Query(self.sql.TALLY_ADD, (word, 1))
+        self.tallies[word] += 1
         about = {"generation": job.generation, "pipeline": job.pipeline, "stage": save.output.stage}
         self.told.append(feed.entry(job.org, self.now_ms, word, job.document_id, **about))
 
@@ -222,7 +246,7 @@ class Flush:
         self.told += feed.ended(settles, now_ms)
         if others := [op for op in settles if not isinstance(op.outcome, Done)]:
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
-            if ends := [end for op in others if (end := rows.document_end(op, now_ms))]:
+            if ends := sorted(end for op in others if (end := rows.document_end(op, now_ms))):
                 yield from self._end(ends)
                 yield Query(sql.DEAD_ADD, rows=[row for op in others if (row := rows.dead(op, now_ms))])
             yield from stuck.counted(sql, others)
@@ -257,10 +281,9 @@ class Flush:
         documents = [d for _, op in adds for d in op.documents]
         added = yield from self.insert(documents)
         others = [d for d in documents if (d.org, d.id) not in added]
-        same: dict[tuple[str, str], str] = {}
-        if asked := [(i, d.org, d.job.pipeline, d.dedupe) for i, d in enumerate(others) if d.dedupe]:
-            for i, known in (yield Query(self.sql.DOCUMENT_SAME, rows=asked)):
-                same[others[i].org, others[i].id] = known
+        asked = [(n, d.org, d.id, d.job.pipeline, d.dedupe) for n, d in enumerate(others)]
+        there = yield from locking.there(self.sql, asked)
+        same = {(d.org, d.id): known for d, known in zip(others, there, strict=True)}
         for n, op in adds:
             answers[n] = []
             for d in op.documents:
@@ -297,94 +320,6 @@ class Flush:
                 [Requeue(document.org, document.id, document.job, None, "parent", reason, document)]
             )
 
-    # --- operators' acts -------------------------------------------------------------------------
-
-    def requeue(self, ops: Sequence[Requeue]) -> Steps[list[str]]:
-        """Begin a new generation of documents, each named once."""
-        if not ops:
-            return []
-        found = {
-            row[:2]: row[2:] for row in (yield Query(self.sql.DOCUMENT_LOCK, rows=[_key(op) for op in ops]))
-        }
-        answers = []
-        for op in ops:
-            answers.append((yield from self._requeueable(op, found.get(_key(op)))))
-        again = {_key(op): op for op, answer in zip(ops, answers, strict=True) if answer == "requeued"}
-        if not again:
-            return answers
-        for org, id_, generation in sorted((yield Query(self.sql.DOCUMENT_OPEN, rows=list(again)))):
-            op = again[org, id_]
-            self.counting.document(org, found[org, id_][3], found[org, id_][0], "open")
-            self.entries.append(
-                entering.Entry(org, id_, job_key(id_), op.job, generation, op.fresh_from, again=True)
-            )
-            self.told.append(feed.entry(org, self.now_ms, "requeued", id_, generation=generation))
-        yield Query(self.sql.DEAD_DROP, rows=list(again))
-        if contents := [rows.content(op.document_id, op.content) for op in again.values() if op.content]:
-            yield Query(self.sql.DOCUMENT_CONTENT, rows=contents)
-        acts = [(self.now_ms, op.by, "requeue", *key, op.reason) for key, op in again.items()]
-        yield Query(self.sql.ACT_ADD, rows=acts)
-        return answers
-
-    def _requeueable(self, op: Requeue, found: Row | None) -> Steps[str]:
-        """The answer; what is still under way and has other content by now is cut off."""
-        if found is None:
-            return "refused: no such document"
-        state, generation, degraded, _ = found
-        if op.name is not None:
-            yield Query(self.sql.DOCUMENT_NAME, (op.org, op.document_id, op.name))
-        if op.dead_only and state != "dead":
-            return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
-        if state == "open" and op.content is None:
-            return "refused: the document is still in progress; cancel it first"
-        if state == "open" or degraded:
-            # what follows from generations that ended goes on: somebody was promised it
-            since = generation if state == "open" else generation + 1
-            made_anew = None if op.content is not None else op.job.pipeline
-            yield from self._cut_off(
-                op.org, op.document_id, since, "superseded by a new generation", made_anew
-            )
-        return "requeued"
-
-    def cancel(self, op: Cancel) -> Steps[str]:
-        found = yield Query(self.sql.DOCUMENT_LOCK, rows=[_key(op)])
-        if not found:
-            return "refused: no such document"
-        if (state := found[0][2]) != "open":
-            return f"refused: the document is {state}"
-        yield from self._cut_off(op.org, op.document_id, 0, op.reason)
-        reason = cleaned(op.reason) or None
-        end = (op.org, op.document_id, "cancelled", self.now_ms, "cancelled", reason, None)
-        yield from self._end([end])
-        yield self._act(op.by, "cancel", op.org, op.document_id, op.reason)
-        self.told.append(feed.entry(op.org, self.now_ms, "cancelled", op.document_id, reason=reason or ""))
-        return "cancelled"
-
-    def _cut_off(
-        self, org: str, document_id: str, since: int, reason: str, repaired: str | None = None
-    ) -> Steps[None]:
-        """End all jobs of the document from this generation on, and older repairs, all or of one pipeline; a worker
-        that runs one is fenced."""
-        for live in (yield Query(self.sql.JOBS_LIVE, (org, document_id, since, repaired))):
-            self.counting.left(live)
-        running = yield Query(self.sql.JOB_RUNNING, (org, document_id, since, repaired))
-        if cut_off := [rows.cancelled(rows.job(row), reason, self.now_ms) for row in running]:
-            yield Query(self.sql.ATTEMPT_ADD, rows=cut_off)
-        freed = yield Query(self.sql.JOB_CANCEL, (org, document_id, since, self.now_ms, repaired))
-        self.keys |= {row[0] for row in freed if row[0] is not None}
-        yield Query(self.sql.OUTBOX_WITHDRAW, (org, document_id))
-
-    def raise_(self, op: Raise) -> Steps[str]:
-        answer = yield from entering.raise_(self.sql, op, self.now_ms)
-        if not answer.startswith("refused"):
-            to = "" if op.priority is None else f"{op.priority}"
-            reason = ": ".join(filter(None, (to, op.reason)))
-            yield self._act(op.by, op.verb, op.org, op.document_id, reason)
-        return answer
-
-    def _act(self, who: str, verb: str, org: str, target: str, reason: str) -> Query:
-        return Query(self.sql.ACT_ADD, (self.now_ms, who, verb, org, target, reason))
-
     # --- leases ----------------------------------------------------------------------------------
 
     def beat(self, op: Beat) -> Steps[set[tuple[int, int]]]:
@@ -407,70 +342,60 @@ class Flush:
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
-        claimed = rows.readable(found)
+        claimed = rows.readable([row[:-1] for row in found])
         self.counting.claimed(one.job for one in claimed)
+        yield from self._handed_out(found)
+        yield from self._serving(op)
         return claimed
 
+    def _serving(self, op: Claim) -> Steps[None]:
+        """Write down which pipelines are served, now and then."""
+        served = [(queue, pipeline) for queue in op.queues for pipeline in op.pipelines or ()]
+        late = [
+            pair for pair in sorted(served) if abs(self.now_ms - self.written.get(pair, -SEEN_MS)) >= SEEN_MS
+        ]
+        if late:
+            yield Query(self.sql.SERVED_SET, rows=[(*pair, self.now_ms) for pair in late])
+            self.written.update(dict.fromkeys(late, self.now_ms))
 
-def _by_job(numbered: tuple[int, Save | Settle]) -> int:
+    def _handed_out(self, found: Sequence[Row]) -> Steps[None]:
+        """Write down how far turns have been handed out, now and then: others may be writing to the same row."""
+        latest: dict[str, float] = {}
+        for row in found:
+            if row[-1] > latest.get(row[rows.JOB_QUEUE], 0.0):
+                latest[row[rows.JOB_QUEUE]] = row[-1]
+        for queue, turn in sorted(latest.items()):
+            if abs(self.now_ms - self.written.get(queue, -TIME_WRITTEN_MS)) >= TIME_WRITTEN_MS:
+                yield Query(self.sql.QUEUE_TIME, (queue, turn))
+                self.written[queue] = self.now_ms
+
+
+def flush_name(client: int, number: int) -> str:
+    """By what an act says which flush it was part of."""
+    return f"{client}-{number}"
+
+
+def _by_job(numbered: tuple[int, Save | Settle]) -> tuple[str, str, str]:
     """Rows are locked in this order, whoever locks them: two flushes cannot wait for each other."""
-    return numbered[1].job.id
+    return locking.by_document(numbered[1].job)
 
 
-def _key(op: Requeue | Cancel) -> tuple[str, str]:
-    return op.org, op.document_id
-
-
-def _act_of(op: Requeue | Cancel | Raise) -> tuple[str, str]:
-    """What an act is called, and its answer."""
+def _flows(op: Operation) -> Iterator[Flow]:
+    """The flows in which jobs may stand after this operation."""
     match op:
-        case Requeue():
-            return "requeue", "requeued"
-        case Cancel():
-            return "cancel", "cancelled"
-        case Raise():
-            return op.verb, "raised" if op.priority is None else "changed"
+        case Add(documents=documents):
+            yield from (_flow(d.job) for d in documents)
+        case Requeue(job=job):
+            yield _flow(job)
+        case Save() | Settle():
+            yield op.job.queue, op.job.pipeline, op.lane
+            if isinstance(op, Settle) and (hook := rows.hook(op)) is not None:
+                yield _flow(hook)
+            save = op.save if isinstance(op, Settle) else op
+            if save is not None:
+                yield from (_flow(job) for job in save.jobs)
+                yield from (_flow(d.job) for d in save.documents)
 
 
-def resolve(sql: Dialect, batch: Sequence[Operation]) -> Steps[list[Any]]:
-    """The answers of a flush that was applied although its COMMIT reply was lost, read back."""
-    answers: list[Any] = []
-    for op in batch:
-        match op:
-            case Claim():
-                found = yield Query(sql.CLAIMED_AGAIN, (op.worker, op.token))
-                answers.append(rows.readable(found))
-            case Save(job=job):
-                still = yield Query(sql.SAVED_AGAIN, (job.org, job.id, job.token))
-                answers.append(bool(still))
-            case HandOver(job=job, token=token):
-                answers.append(bool((yield Query(sql.SAVED_AGAIN, (job.org, job.id, token)))))
-            case Settle(job=job):
-                key = (job.org, job.document_id, job.key, job.generation, job.token, *rows.ending(op))
-                answers.append(bool((yield Query(sql.SETTLED_AGAIN, key))))
-            case Add(once=Once() as key):
-                answers.append((yield from once.again(key, False)))
-            case Add(documents=documents):
-                answers.append((yield from _added_again(sql, documents)))
-            case Requeue() | Cancel() | Raise():
-                verb, done = _act_of(op)
-                acted = yield Query(sql.ACTED_AGAIN, (op.org, op.document_id))
-                known = acted == [(verb, op.by)]
-                answers.append(done if known else f"refused: could not {verb}; see its state")
-            case Beat():
-                answers.append(set())
-            case Promote():
-                answers.append(0)
-    return answers
-
-
-def _added_again(sql: Dialect, documents: Sequence[NewDocument]) -> Steps[list[Added]]:
-    answers = []
-    for document in documents:
-        if (yield Query(sql.DOCUMENT, (document.org, document.id))):
-            answers.append(Added(document.id, "added"))
-            continue
-        asked = [(0, document.org, document.job.pipeline, document.dedupe)]
-        same = yield Query(sql.DOCUMENT_SAME, rows=asked)
-        answers.append(Added(same[0][1] if same else document.id, "exists"))
-    return answers
+def _flow(job: NewJob) -> Flow:
+    return (job.queue, job.pipeline, job.lane)

@@ -17,6 +17,7 @@ from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dead import Key
 from perdure.store.dialect import NEW_ATTEMPT, NEW_DEAD, OLD_DOCUMENT, Dialect
+from perdure.store.locking import lock_jobs, there
 from perdure.store.reading import Reading
 
 Values = dict[str, Any]
@@ -165,10 +166,11 @@ _OPEN_PARENT = (
 def _purgeable(
     sql: Dialect, which: Sequence[Key], states: tuple[str, ...], seen: Mapping[Key, int], counting: Counting
 ) -> Steps[dict[Key, str]]:
-    """Locks the documents: nobody requeues them before they are gone."""
+    """Locks the documents and their jobs: nobody requeues them before they are gone."""
     if not which:
         return {}
-    found = {row[:2]: row[2:] for row in (yield Query(sql.DOCUMENT_LOCK, rows=which))}
+    yield from lock_jobs(sql, [(*key, None) for key in which])
+    found = {row[:2]: row[2:] for row in (yield Query(sql.DOCUMENT_LOCK_PURGE, rows=which))}
     job_open = f"{_OPEN_JOB} {sql.WHICH.format(t='job', id='document_id')}"
     jobs = {(org, id_): key for org, id_, key in (yield Query(job_open, rows=which))}
     parent_open = f"{_OPEN_PARENT} {sql.WHICH.format(t='d', id='id')}"
@@ -181,7 +183,7 @@ def _purgeable(
         elif state not in states:
             answers[key] = f"refused: the document is {'in progress' if state == 'open' else state}"
         elif seen.get(key, generation) != generation:
-            answers[key] = "refused: the document has been run again since it was exported"
+            answers[key] = "refused: the document has been run again since it was read"
         elif key in jobs:
             answers[key] = f"refused: its job {jobs[key]} has not ended"
         elif key in parents:
@@ -198,16 +200,17 @@ def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     for table in OWNED:
         which = sql.WHICH.format(t=table, id="document_id")
         yield Query(f"DELETE FROM {table} WHERE {which}{_ONLY.get(table, '')}", rows=gone)
+    yield Query(
+        f"DELETE FROM feed WHERE {sql.WHICH.format(t='feed', id='document_id')} AND {sql.FEED_HEARD}",
+        rows=gone,
+    )
     yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
     return chunks
 
 
 def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     """No chunks and no connections; the row in `indexed` stays and tells whoever keeps a copy."""
-    indexed = yield Query(
-        f"SELECT org, document_id, expected FROM indexed WHERE {sql.WHICH.format(t='indexed', id='document_id')}",
-        rows=gone,
-    )
+    indexed = yield Query(sql.INDEXED_LOCK_PURGE, rows=gone)
     yield from indexing.expected(sql)
     for org, id_, _ in sorted(indexed):
         yield Query("DELETE FROM connection WHERE org = $1 AND document_id = $2", (org, id_))
@@ -234,9 +237,14 @@ def _row(columns: Sequence[str], values: Values) -> Row:
     return tuple(values[name] for name in columns)
 
 
+def _by_dedupe(values: Values) -> tuple[str, str, str]:
+    """The order in which documents are written; see `apply.Flush.insert`."""
+    return values["org"], values["pipeline"], values["dedupe"] or values["id"]
+
+
 def _restore(sql: Dialect, archived: Sequence[Archived], counting: Counting) -> Steps[list[str]]:
-    documents = [_row(DOCUMENT, one.document) for one in archived]
-    new = set((yield Query(sql.DOCUMENT_RESTORE, rows=documents)))
+    ordered = sorted((one.document for one in archived), key=_by_dedupe)
+    new = set((yield Query(sql.DOCUMENT_RESTORE, rows=[_row(DOCUMENT, values) for values in ordered])))
     back, others = [], []
     for n, one in enumerate(archived):
         if one.key in new:
@@ -244,12 +252,11 @@ def _restore(sql: Dialect, archived: Sequence[Archived], counting: Counting) -> 
             new.discard(one.key)  # the same one again exists already
         else:
             others.append(n)
-    same = [(n, *(archived[n].document[name] for name in ("org", "pipeline", "dedupe"))) for n in others]
-    known: dict[int, str] = dict((yield Query(sql.DOCUMENT_SAME, rows=same)))
+    named = ("org", "id", "pipeline", "dedupe")
+    same = [(n, *(archived[m].document[name] for name in named)) for n, m in enumerate(others)]
     answers = ["imported"] * len(archived)
-    for n in others:
-        id_ = archived[n].document["id"]
-        answers[n] = "exists" if known.get(n, id_) == id_ else f"exists as {known[n]}"
+    for n, known in zip(others, (yield from there(sql, same)), strict=True):
+        answers[n] = "exists" if known == archived[n].document["id"] else f"exists as {known}"
     for one in back:
         counting.document(one.key[0], one.document["collection"], None, one.document["state"])
     counting.accepted(len(back))

@@ -14,6 +14,7 @@ from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.frozen import frozen
 from perdure.core.gathered import Gathered
 from perdure.core.model import Job
+from perdure.errors import StoreError
 from perdure.store import records
 from perdure.store.operations import (
     Added,
@@ -64,10 +65,22 @@ class Query:
 Steps = Generator[Query, list[Row], T]
 
 
+@frozen
+class OldestWriter:
+    """An open transaction, of ours or of any other program, in any database of the server."""
+
+    pid: int | None  # None: it is prepared and belongs to no session
+    name: str  # of the program, or of the prepared transaction
+    database: str
+    since_ms: int  # how long it has been open
+
+
 class Driver(Protocol):
     """A database: runs Steps in a transaction, holds locks that die with the process, carries wake-ups."""
 
     dialect: Any
+    #: Why no transaction can run until every process has opened the store again.
+    lost: StoreError | None
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -93,8 +106,17 @@ class Driver(Protocol):
     async def tend(self) -> None:
         """Take locks and listening up again where a lost connection took them away."""
 
+    async def location(self) -> str:
+        """Where the database is; another one for a copy of it."""
+
+    async def oldest_writer(self) -> OldestWriter | None:
+        """The oldest transaction on the server that has written and is still open; readers of the feed wait for it."""
+
+    async def durability(self) -> dict[str, str]:
+        """What the database itself has set for what a commit survives."""
+
     async def up_for_s(self) -> float:
-        """How long the database has been up: right after a restart no lock means nothing."""
+        """How long the database has been up and our link to it unbroken: before, a free lock does not mean death."""
 
     async def wake(self) -> None:
         """Tell idle workers that there may be work."""
@@ -133,6 +155,10 @@ class Store(Protocol):
     async def tend(self) -> None:
         """Take locks and listening up again where a lost connection took them away."""
 
+    @property
+    def lost(self) -> StoreError | None:
+        """Why this process writes nothing more: a file was deleted under it, or a newer release migrated the store."""
+
     async def peers(self) -> list[tuple[int, int]]:
         """Every worker with the time of its last sign of life."""
 
@@ -161,7 +187,7 @@ class Store(Protocol):
         """For how long the oldest expired lease, due job or due probe has been waiting for a sweep; 0 if none has."""
 
     async def up_for_s(self) -> float:
-        """How long the database has been up."""
+        """How long the database has been up and our link to it unbroken."""
 
     def wake_soon(self) -> None:
         """Tell idle workers that there may be work."""
@@ -213,6 +239,9 @@ class Store(Protocol):
     # recovery
     async def expired(self, limit: int, bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
         """Running jobs whose lease is over; of those that cannot be read `bad` gets id and reason."""
+
+    async def expired_since(self, limit: int) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of the first expired leases, by job and token: when each ended, and how many milliseconds ago that was."""
 
     async def in_hand(self, worker: int) -> list[Job]:
         """Running jobs of a worker."""

@@ -28,7 +28,10 @@ from perdure.store.searching import EACH, THRESHOLD, Searching
 TRIES = 20
 
 #: One at a time in an organisation, and none while the chunks of what it tells of change. PostgreSQL only.
-ALONE = "SELECT pg_advisory_xact_lock(hashtextextended('perdure connections ' || CAST($1 AS text), 0))"
+ALONE = (
+    "SELECT pg_advisory_xact_lock("
+    "hashtextextended('perdure connections ' || current_schema() || ' ' || CAST($1 AS text), 0))"
+)
 LOCK = Each(
     "SELECT 1 FROM {r} JOIN indexed i ON i.org = $1 AND i.document_id = r.document_id "
     "ORDER BY i.document_id FOR SHARE OF i",

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
-from perdure.store.base import Row, Steps
+from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import CountingSql
+from perdure.store.fairness import HEAD, FairnessSql
+from perdure.store.lacking import IS_LACKED
 from perdure.store.operations import Claim
 
 #: A delay that stands for "until all that it spawned has ended".
@@ -199,19 +201,24 @@ REQUEUE_JOB = (
     "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL, "
     "probe = NULL, home = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
 )
-#: Jobs that wait in a lane that is down, in the order of their turns.
-_HELD = "SELECT suspect, vt, -priority, id, org, limit_key, key, queue, lane, state FROM job WHERE"
+#: Jobs that wait in a flow that is closed, in the order of their turns.
+_HELD = "SELECT suspect, vt, -priority, id, org, limit_key, key, queue, pipeline, lane, state FROM job WHERE"
+_HELD_IN = "AND queue = $2 AND pipeline = $3 AND lane = $4"
 _HELD_ORDER = "AND holds <= $1 ORDER BY vt, priority DESC, id LIMIT"
-HELD_READY = f"{_HELD} state = 'queued' AND queue = $2 AND lane = $3 AND suspect = $4 {_HELD_ORDER} $5"
+HELD_READY = f"{_HELD} state = 'queued' {_HELD_IN} AND suspect = $5 {_HELD_ORDER} $6"
 HELD_PARKED = (
-    f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' AND queue = $2 AND lane = $3 "
-    f"{_HELD_ORDER} $4"
+    f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' {_HELD_IN} {_HELD_ORDER} $5"
 )
 #: It stands in the lane '' and can be claimed; under a limit it must be let in first.
 LEND_SET = (
-    "probe = $1, home = lane, lane = '', state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END"
+    "probe = $1, home = lane, lane = '', state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END, "
+    "vt = {vt}"
 )
-RECALL_SET = "lane = home, home = NULL, probe = NULL"
+#: It is again before those that wait there.
+RECALL_SET = (
+    "lane = home, home = NULL, probe = NULL, vt = CASE WHEN vt > 0 THEN (SELECT coalesce(({head}), {job}.vt - f.shift) "
+    "FROM flow f WHERE f.queue = {job}.queue AND f.pipeline = {job}.pipeline AND f.lane = {job}.home) ELSE vt END"
+).replace("{head}", HEAD)
 #: Of a job: neither its lane is down nor its queue paused.
 IN_SERVICE = (
     "lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL) "
@@ -224,7 +231,7 @@ SETTLE_SET = (
     f"run_at_ms = CASE WHEN {{r}}delay_ms = {GATHERS} THEN {GATHERING_MS} ELSE CAST($1 AS bigint) + {{r}}delay_ms END, "
     "attempts = {r}attempts, postpones = {r}postpones, "
     "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
-    "suspect = {r}suspect, "
+    "suspect = {r}suspect, vt = 0, "
     "finished_ms = CASE WHEN {r}terminal THEN $1 END, "
     "aside_ms = CASE WHEN {r}aside THEN coalesce(aside_ms, run_at_ms) END"
 )
@@ -235,12 +242,12 @@ SAVE_SET = (
 )
 
 
-class Dialect(CountingSql, ABC):
+class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
     GUARD = (
         "UPDATE worker SET flush = $2 WHERE id = $1 AND flush = $2 - 1 "
-        "RETURNING coalesce(CAST($3 AS bigint), perdure_now())"
+        "RETURNING coalesce(CAST($3 AS bigint), perdure_now()), (SELECT max(needs) FROM migration)"
     )
     WORKER_FENCED = "UPDATE worker SET fenced = fenced + $2 WHERE id = $1"
     FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
@@ -355,16 +362,28 @@ class Dialect(CountingSql, ABC):
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
         "'queued' AND queue = $1 RETURNING key, queue, lane"
     )
+    PARK_LACKED = (
+        "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
+        f"'queued' AND {IS_LACKED.format(now='$1')} RETURNING key, queue, lane"
+    )
     PARKED_KEYS = (
         "SELECT DISTINCT limit_key FROM job WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state "
         "= 'parked'"
     )
     ACT_ADD = "INSERT INTO act (at_ms, who, verb, org, target, reason) VALUES ($1, $2, $3, $4, $5, $6)"
+    ACT_ADD_FLUSHED = (
+        "INSERT INTO act (flush, at_ms, who, verb, org, target, reason) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+    )
 
     IN_HAND = f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.worker = $1 ORDER BY j.id"
     EXPIRED = (
         f"SELECT {JOB_COLUMNS} FROM job j WHERE j.state = 'running' AND j.lease_until_ms < "
         "(SELECT coalesce(CAST($1 AS bigint), perdure_now())) ORDER BY j.worker, j.id LIMIT $2"
+    )
+    EXPIRED_SINCE = (
+        "SELECT j.id, j.token, j.lease_until_ms, t.now_ms - j.lease_until_ms FROM job j, "
+        "(SELECT coalesce(CAST($1 AS bigint), perdure_now()) AS now_ms) AS t "
+        "WHERE j.state = 'running' AND j.lease_until_ms < t.now_ms ORDER BY j.worker, j.id LIMIT $2"
     )
     NEGLECTED = (
         "SELECT t.now_ms - (SELECT min(lease_until_ms) FROM job WHERE state = 'running'), "
@@ -383,7 +402,8 @@ class Dialect(CountingSql, ABC):
         "SELECT 1 FROM attempt WHERE org = $1 AND document_id = $2 AND job_key = $3 AND generation = $4 "
         "AND token = $5 AND outcome = $6 AND why = $7"
     )
-    ACTED_AGAIN = "SELECT verb, who FROM act WHERE org = $1 AND target = $2 ORDER BY id DESC LIMIT 1"
+    #: Of this very flush: the same may have been done before, and others may have acted since.
+    ACTED_AGAIN = "SELECT 1 FROM act WHERE org = $1 AND target = $2 AND verb = $3 AND who = $4 AND flush = $5"
     SAVED_AGAIN = "SELECT 1 FROM job WHERE org = $1 AND id = $2 AND token = $3 AND state = 'running'"
 
     DOCUMENT_END = (
@@ -407,7 +427,7 @@ class Dialect(CountingSql, ABC):
         f"AND (j.generation >= $3 OR j.key LIKE '%/{REPAIR}%' AND j.pipeline = coalesce(CAST($4 AS text), j.pipeline))"
     )
     JOBS_LIVE = (
-        "SELECT key, queue, lane, CASE WHEN worker = 0 THEN 'remote' ELSE state END FROM job "
+        "SELECT id, key, queue, lane, CASE WHEN worker = 0 THEN 'remote' ELSE state END FROM job "
         "WHERE org = $1 AND document_id = $2 AND finished_ms IS NULL "
         f"AND (generation >= $3 OR key LIKE '%/{REPAIR}%' AND pipeline = coalesce(CAST($4 AS text), pipeline))"
     )
@@ -420,7 +440,7 @@ class Dialect(CountingSql, ABC):
     )
     #: The main job of a document, if it neither runs nor has ended.
     JOB_WAITING = (
-        "SELECT id, queue, state, run_at_ms FROM job WHERE org = $1 AND document_id = $2 "
+        "SELECT id, queue, pipeline, lane, state, run_at_ms FROM job WHERE org = $1 AND document_id = $2 "
         "AND key = 'doc-' || CAST($2 AS text) AND finished_ms IS NULL AND state <> 'running'"
     )
     JOB_RAISE = "UPDATE job SET vt = $3, run_at_ms = $4, priority = $5 WHERE org = $1 AND id = $2"
@@ -472,21 +492,29 @@ class Dialect(CountingSql, ABC):
     #: oldest is among the first of its stream.
     READY_SINCE = (
         "SELECT min(CASE WHEN run_at_ms > created_ms THEN run_at_ms ELSE created_ms END) FROM (SELECT run_at_ms, "
-        "created_ms FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
+        "created_ms FROM job WHERE state = 'queued' AND queue = $1 AND pipeline = $2 AND lane = $3 AND suspect = $4 "
         "ORDER BY vt, priority DESC, id LIMIT 500) AS t"
     )
     #: Many end in one flush and so in one millisecond; the id tells them apart.
     PRUNE_BEYOND = (
-        "SELECT org, id, document_id, pipeline, generation FROM job WHERE queue = $1 "
+        "SELECT org, id FROM job WHERE queue = $1 "
         "AND state IN ('done', 'cancelled') ORDER BY finished_ms DESC, id DESC LIMIT $3 OFFSET $2"
     )
     PRUNE_AGED = (
-        "SELECT org, id, document_id, pipeline, generation FROM job WHERE queue = $1 "
+        "SELECT org, id FROM job WHERE queue = $1 "
         "AND state IN ('done', 'cancelled') AND finished_ms <= $2 ORDER BY finished_ms LIMIT $3"
     )
-    PRUNE_JOB = "DELETE FROM job WHERE org = $1 AND id = $2 AND state IN ('done', 'cancelled')"
-    #: Not of later generations: a follow-up of a requeued document may be at work on them.
-    PRUNE_ITEM = "DELETE FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND generation <= $4"
+    PRUNE_JOB = (
+        "DELETE FROM job WHERE org = $1 AND id = $2 AND state IN ('done', 'cancelled') "
+        "RETURNING org, document_id, pipeline, generation"
+    )
+    #: Not of later generations, nor while another job of the pipeline (a repair) may read or save some: the prune of
+    #: the last one deletes them.
+    PRUNE_ITEM = (
+        "DELETE FROM item WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND generation <= $4 "
+        "AND NOT EXISTS (SELECT 1 FROM job j WHERE j.org = $1 AND j.document_id = $2 AND j.pipeline = $3 "
+        "AND j.finished_ms IS NULL)"
+    )
     BLOB_NAMED = (
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM document WHERE blob = $1) OR EXISTS (SELECT 1 FROM saved "
         "WHERE blob = $1) "
@@ -536,6 +564,8 @@ class Dialect(CountingSql, ABC):
         "SELECT i.revision, i.generation, d.collection FROM indexed i "
         "JOIN document d ON d.org = i.org AND d.id = i.document_id WHERE i.org = $1 AND i.document_id = $2"
     )
+    #: What is indexed of documents that are to be purged: organisation, id, how many chunks.
+    INDEXED_LOCK_PURGE: str
     CHUNK_IDS = "SELECT id, model FROM chunk WHERE org = $1 AND document_id = $2"
     CHUNKS = (
         "SELECT id, position, starts, ends, text, anchor, page, model, vector FROM chunk "
@@ -577,6 +607,8 @@ class Dialect(CountingSql, ABC):
         "GROUP BY c.id, c.position, n.there, o.id, n.model ORDER BY c.position, max(n.score) DESC, n.there, o.id"
     )
 
+    #: Locks jobs in the order of the rows; None where there is only one writer.
+    JOBS_LOCK: str | None = None
     #: Wakes idle workers when the transaction commits; None where that is done otherwise.
     NOTIFY: str | None = None
 
@@ -586,6 +618,7 @@ class Dialect(CountingSql, ABC):
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
     DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether it is degraded, collection
+    DOCUMENT_LOCK_PURGE: str  # the same, for those that are to be deleted
     DOCUMENT_OPEN: str  # answers organisation, id, generation
     DOCUMENT_RESTORE: str
     DEAD_DROP: str
@@ -601,15 +634,14 @@ class Dialect(CountingSql, ABC):
     SAVED_ADD: str
     ITEM_ADD: str
     EMITTED_ADD: str
-    TURNS: str
-    TURN_SET: str
-    VT_NOW: str
     FENCE_SAVE: str
     FENCE_SETTLE: str
+    SERVED_SET: str
     HAND_OVER: str
     FEED_ADD: str
     FEED: str
     FEED_END: str
+    FEED_HEARD: str  # no webhook has yet to be told of this row
     OUTBOX_ADD: str
     OUTBOX_SENT: str
     LEASE_BEGIN: str
@@ -625,7 +657,7 @@ class Dialect(CountingSql, ABC):
         f"AND f.finished_ms IS NULL AND f.key NOT LIKE '%/{REPAIR}%')"
     )
     GATHERED = (
-        "SELECT j.org, j.id FROM job j WHERE j.state = 'waiting' "
+        "SELECT j.org, j.document_id, j.key, j.id FROM job j WHERE j.state = 'waiting' "
         f"AND j.run_at_ms = {GATHERING_MS} AND NOT ({_SPAWNED}) LIMIT $1"
     )
     GATHER = (
@@ -688,6 +720,14 @@ class Dialect(CountingSql, ABC):
     def many(self, values: Sequence[int]) -> object:
         """Numbers as one parameter."""
 
+    def fence(
+        self, saves: Sequence[Row], finished: Sequence[Row], order: Sequence[int], now_ms: int
+    ) -> Steps[list[Row]]:
+        """Save and finish jobs, rows of FENCE_SAVE and FINISH; the ordinals that were still ours. `order` has the
+        ordinals of all of them in the order in which jobs are locked."""
+        accepted = (yield Query(self.FENCE_SAVE, (now_ms,), saves)) if saves else []
+        return [*accepted, *((yield from self.finish(finished, now_ms)) if finished else ())]
+
     @abstractmethod
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         """End jobs whose every stage is saved: the job, its history and its document. Rows of FINISH; the ordinals
@@ -695,4 +735,4 @@ class Dialect(CountingSql, ABC):
 
     @abstractmethod
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        """Take ready jobs under the claim's token; rows of JOB_COLUMNS and DOCUMENT_COLUMNS."""
+        """Take ready jobs under the claim's token; rows of JOB_COLUMNS, DOCUMENT_COLUMNS and the turn of the job."""

@@ -1,13 +1,12 @@
-"""How jobs enter the ready queue: fairness time, due time, limits. Steps used by `apply`.
+"""How jobs enter the ready queue: their turn (`fairness`), due time, limits. Steps used by `apply`.
 
-Fairness: each organisation has a virtual time per queue and rank; a job's turn is the later of its organisation's next
-turn and the queue's present. Limits: a job with a limit key enters `parked`, and `fill` lets in as many as there is
-room for; whoever enters or leaves fills in the same transaction, under the lock of the limit's row.
+A job with a limit key enters `parked`, and `fill` lets in as many as there is room for; the flush in which a job enters
+or leaves fills in the same transaction, under the lock of the limit's row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
@@ -15,12 +14,10 @@ from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
+from perdure.store.fairness import RANK_RETRY, Flow, assign, from_present, rank_of
 from perdure.store.operations import NewDocument, NewJob, Raise
 
 PRIORITY_MAX = 100
-RANK_MAX = 10
-#: Retries have a stream of their own: neither behind their organisation's whole backlog nor before everybody else.
-RANK_RETRY = 1_000
 FILL_MAX = 1_000
 
 
@@ -36,6 +33,10 @@ class Entry:
     fresh_from: str | None = None
     again: bool = False  # a requeue: the row may exist
 
+    @property
+    def flow(self) -> Flow:
+        return (self.job.queue, self.job.pipeline, self.job.lane)
+
 
 def first(document: NewDocument) -> Entry:
     """The main job of a new document."""
@@ -50,6 +51,14 @@ def follow_up(parent: Job, job: NewJob) -> Entry:
     if parent.generation > 1:
         name = f"{name}-g{parent.generation}"
     return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job, parent.generation)
+
+
+def declare_flows(sql: Dialect, flows: Iterable[Flow]) -> Steps[None]:
+    """Make flows known, with their queues and lanes: claims see no job whose flow is missing."""
+    new = sorted(set(flows))
+    yield from declare(sql, [queue for queue, _, _ in new], [lane for _, _, lane in new])
+    for flow in new:
+        yield Query(sql.FLOW_ADD, flow)
 
 
 def declare(sql: Dialect, queues: Iterable[str], lanes: Iterable[str]) -> Steps[None]:
@@ -69,27 +78,56 @@ def lane_state(lane: str, down: Mapping[str, Row]) -> Row:
     return next((down[need] for need in sorted(needs_of(lane)) if need in down), (None, None))
 
 
+@frozen
+class Raised:
+    """A job that waits for its turn and gets the one of another priority."""
+
+    org: str
+    id: int
+    flow: Flow
+    priority: int
+    run_at_ms: int
+
+
 def enter(
-    sql: Dialect, entries: Sequence[Entry], now_ms: int, keys: set[str], counting: Counting
-) -> Steps[None]:
-    """Write the jobs, whose queues and lanes are declared: waiting if not due, parked if limited, ready otherwise."""
-    if not entries:
-        return
+    sql: Dialect, entries: Sequence[Entry], due: Sequence[Row], raised: Sequence[Raised], held: Sequence[Job],
+    now_ms: int, keys: set[str], counting: Counting,
+) -> Steps[None]:  # fmt: skip
+    """Write new jobs, whose flows are declared: waiting if not due, parked if limited, ready otherwise. Move waiting
+    ones that are `due` (rows of DUE) on to their queue; those that are `held` from now on get a turn. All turns of a
+    flush are assigned together, because the transaction that assigns them locks them in order."""
     limited = {(e.job.limit_key, e.job.limit_each) for e in entries if e.job.limit_key and e.job.limit_each}
     if limited:
         yield Query(sql.SLOT_ADD, rows=sorted(limited))
-    due_ms = [_due_ms(e.job, now_ms) for e in entries]
-    now_due = [n for n, at in enumerate(due_ms) if at <= now_ms]
-    wanted = [(entries[n].job.queue, entries[n].org, rank_of(entries[n].job.priority)) for n in now_due]
-    turns: dict[int, float] = dict(zip(now_due, (yield from assign(sql, wanted)), strict=True))
+    now_due = [_due_ms(e.job, now_ms) <= now_ms for e in entries]
+    wanted = [
+        *((e.flow, e.org, rank_of(e.job.priority)) for e, is_due in zip(entries, now_due, strict=True) if is_due),
+        *((r.flow, r.org, rank_of(r.priority)) for r in raised),
+        *(((job.queue, job.pipeline, job.lane), job.org, RANK_RETRY) for job in held),
+        *(((row[2], row[3], row[4]), row[1], RANK_RETRY if row[6] else rank_of(row[7])) for row in due if row[8]),
+    ]  # fmt: skip
+    turns = iter((yield from assign(sql, wanted)))
+    vts = [next(turns) if is_due else None for is_due in now_due]
+    yield from _write(sql, entries, vts, now_ms, keys, counting)
+    for one in raised:
+        yield Query(sql.JOB_RAISE, (one.org, one.id, next(turns), one.run_at_ms, one.priority))
+    for job in held:
+        yield Query(sql.JOB_TURN, (job.org, job.id, next(turns)))
+    yield from _promote(sql, due, turns, keys, counting)
+
+
+def _write(
+    sql: Dialect, entries: Sequence[Entry], vts: Sequence[float | None], now_ms: int, keys: set[str],
+    counting: Counting,
+) -> Steps[None]:  # fmt: skip
     rows: dict[str, list[Row]] = {"first": [], "follow": [], "again": []}
-    for n, e in enumerate(entries):
-        state = State.WAITING if n not in turns else State.PARKED if e.job.limit_key else State.QUEUED
+    for e, vt in zip(entries, vts, strict=True):
+        state = State.WAITING if vt is None else State.PARKED if e.job.limit_key else State.QUEUED
         if state is State.PARKED and e.job.limit_key:
             keys.add(e.job.limit_key)
         row = (
             e.org, e.key, e.document_id, e.job.pipeline, e.job.queue, e.job.lane, e.job.stage, str(state),
-            e.job.priority, turns.get(n, 0.0), due_ms[n], e.job.lease_ms, e.generation, e.job.policy.attempts,
+            e.job.priority, vt or 0.0, _due_ms(e.job, now_ms), e.job.lease_ms, e.generation, e.job.policy.attempts,
             e.job.policy.to_text(), e.fresh_from, e.job.limit_key, e.job.input, now_ms,
         )  # fmt: skip
         rows["again" if e.again else "follow" if "/" in e.key else "first"].append(row)
@@ -104,19 +142,11 @@ def enter(
         counting.job(row[1], row[4], row[5], row[7])
 
 
-def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str], counting: Counting) -> Steps[int]:
-    """Move due waiting jobs on to their queue."""
-    due = yield Query(sql.DUE, (now_ms, limit))
-    if not due:
-        return 0
-    wanted = [
-        (queue, org, RANK_RETRY if claims else rank_of(priority))
-        for _, org, queue, _, claims, priority, run_at_ms, *_ in due
-        if run_at_ms
-    ]
-    turns = iter((yield from assign(sql, wanted)))
+def _promote(
+    sql: Dialect, due: Sequence[Row], turns: Iterator[float], keys: set[str], counting: Counting
+) -> Steps[None]:
     moved = []
-    for id_, org, queue, limit_key, _, _, run_at_ms, key, lane in due:
+    for id_, org, queue, _, lane, limit_key, _, _, run_at_ms, key in due:
         vt = next(turns) if run_at_ms else 0.0  # one that was raised keeps its place before all others
         if limit_key is not None:
             keys.add(limit_key)
@@ -124,49 +154,27 @@ def promote(sql: Dialect, limit: int, now_ms: int, keys: set[str], counting: Cou
         moved.append((org, id_, str(state), vt))
         counting.job(key, queue, lane, "waiting", -1)
         counting.job(key, queue, lane, str(state))
-    yield Query(sql.PROMOTE, rows=moved)
-    return len(moved)
+    if moved:
+        yield Query(sql.PROMOTE, rows=moved)
 
 
-def raise_(sql: Dialect, op: Raise, now_ms: int) -> Steps[str]:
-    """Put a job that waits for its turn before all others, or where its new priority ranks."""
+def raise_(sql: Dialect, op: Raise, now_ms: int, raised: list[Raised]) -> Steps[str]:
+    """Put a job that waits for its turn before all others, or where its new priority ranks: then it is added to
+    `raised`, and gets its turn with all others of the flush."""
     found = yield Query(sql.JOB_WAITING, (op.org, op.document_id))
     if not found:
         return "refused: the document is running, finished or unknown"
-    id_, queue, state, run_at_ms = found[0]
+    id_, queue, pipeline, lane, state, run_at_ms = found[0]
     if op.priority is None:
         yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, 0, PRIORITY_MAX))
         return "raised"
-    due = state != State.WAITING
-    vt = (yield from assign(sql, [(queue, op.org, rank_of(op.priority))]))[0] if due else 0.0
     # one that was raised before goes back to the others
-    yield Query(sql.JOB_RAISE, (op.org, id_, vt, run_at_ms or now_ms, op.priority))
+    run_at_ms = run_at_ms or now_ms
+    if state == State.WAITING:
+        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, run_at_ms, op.priority))
+    else:
+        raised.append(Raised(op.org, id_, (queue, pipeline, lane), op.priority, run_at_ms))
     return "changed"
-
-
-def assign(sql: Dialect, wanted: Sequence[tuple[str, str, int]]) -> Steps[list[float]]:
-    """The virtual times of these (queue, organisation, rank) turns, in order."""
-    if not wanted:
-        return []
-    pairs = sorted({(queue, org) for queue, org, _ in wanted})
-    tails: dict[tuple[str, str], dict[int, float]] = {pair: {} for pair in pairs}
-    weights: dict[str, float] = {}
-    for queue, org, rank, vt, weight in (yield Query(sql.TURNS, rows=pairs)):
-        weights[org] = weight
-        if rank is not None:
-            tails[queue, org][rank] = vt
-    present: dict[str, float] = {}
-    for queue, ready, latest in (yield Query(sql.VT_NOW, rows=sorted({(q,) for q, _, _ in wanted}))):
-        present[queue] = next((vt for vt in (ready, latest) if vt is not None), 0.0)
-    turns = []
-    for queue, org, rank in wanted:
-        tail = tails[queue, org]
-        ahead = (vt for r, vt in tail.items() if r == rank or rank <= r < RANK_RETRY)
-        tail[rank] = max(max(ahead, default=0.0) + 1 / weights[org], present[queue])
-        turns.append(tail[rank])
-    changed = sorted({(queue, org, rank) for queue, org, rank in wanted})
-    yield Query(sql.TURN_SET, rows=[(q, o, r, tails[q, o][r]) for q, o, r in changed])
-    return turns
 
 
 def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> Steps[None]:
@@ -185,19 +193,21 @@ def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> 
                 earned = (now_ms - credit_ms) * rate / 1000 if credit_ms else 0.0
                 credit = min(max(1.0, rate), credit + max(0.0, earned))
                 room = min(room, int(credit))
-        parked = (yield Query(sql.PARKED, (key, room))) if room > 0 else []
+        parked = (yield Query(sql.PARKED, (key, room, now_ms))) if room > 0 else []
         if parked:
-            yield Query(sql.UNPARK, rows=[row[:2] for row in parked])
-            for _, _, key_, queue, lane in parked:
-                counting.job(key_, queue, lane, "parked", -1)
-                counting.job(key_, queue, lane, "queued")
+            yield from _let_in(sql, parked, counting)
         if key in limits and limits[key][1] is not None:
             yield Query(sql.SLOT_CREDIT, (key, credit - len(parked), now_ms))
 
 
-def rank_of(priority: int) -> int:
-    """Priorities rank within an organisation; few ranks, so that they cannot multiply its share without bound."""
-    return max(-RANK_MAX, min(RANK_MAX, priority))
+def _let_in(sql: Dialect, parked: Sequence[Row], counting: Counting) -> Steps[None]:
+    """They are ready. One whose turn passed while it waited for room gets another: the present does not move back."""
+    late = [((queue, pipeline, lane), org) for org, _, _, queue, pipeline, lane, _, stale in parked if stale]
+    again = iter((yield from from_present(sql, late)))
+    yield Query(sql.UNPARK, rows=[(row[0], row[1], next(again) if row[7] else row[6]) for row in parked])
+    for _, _, key, queue, _, lane, _, _ in parked:
+        counting.job(key, queue, lane, "parked", -1)
+        counting.job(key, queue, lane, "queued")
 
 
 def _due_ms(job: NewJob, now_ms: int) -> int:

@@ -13,13 +13,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
-from perdure.errors import PerdureError, StoreBusy, StoreError, StoreUnavailable, Transient, Unstorable
-from perdure.store.apply import Flush, resolve
+from perdure.errors import (
+    PerdureError,
+    SchemaNewer,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    Transient,
+    Unstorable,
+)
+from perdure.store.apply import Flush, flush_name
 from perdure.store.base import DataRefused, Driver, Query, Steps
+from perdure.store.fairness import Flow
 from perdure.store.operations import Cancel, HandOver, Operation, Raise, Requeue, Save, Settle
+from perdure.store.resolving import AGAIN, resolve
 
 BATCH_MAX = 1_000
 SLICE = 50  # answers that are given at a go
@@ -69,14 +79,19 @@ class Flusher:
         self._answering: set[asyncio.Task[None]] = set()
         self._closing = False
         self._close_by_s = math.inf
-        self._known: set[tuple[str, str]] = set()
+        self._known: set[Flow] = set()
+        self._written: dict[Any, int] = {}
+        self.knows: float = math.inf  # how many migrations
+        self.lost: StoreError | None = None  # why nothing is written any more
         self.client = 0
         self.number = 0
+        self._guarded = False  # the last try found its number free: no try before it was applied
         self.flushes = 0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="perdure-flusher")
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Write what is pending, then stop."""
@@ -84,12 +99,19 @@ class Flusher:
         self._close_by_s = asyncio.get_running_loop().time() + CLOSE_S
         self._arrived.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task})
             await asyncio.gather(*self._answering)
             self._task = None
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whatever ended the loop: nobody waits for an answer that cannot come."""
+        error = None if task.cancelled() else task.exception()
+        self._closing = True
+        while self._pending:
+            _fail(self._pending.popleft(), _stopped(error))
+
     async def submit(self, op: Operation) -> Any:
-        """Queue the operation; its answer, once it is durable."""
+        """Queue the operation; its answer, once it is durable. StoreError where nobody is left to write it."""
         if self._closing or self._task is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -114,9 +136,7 @@ class Flusher:
                 await self._write(batch)
             except BaseException as error:
                 for pending in batch:
-                    _fail(
-                        pending, error if isinstance(error, Exception) else StoreError("the store was closed")
-                    )
+                    _fail(pending, error if isinstance(error, Exception) else _stopped(error))
                 if not isinstance(error, Exception):
                     raise
 
@@ -143,18 +163,24 @@ class Flusher:
         return batch
 
     async def _write(self, batch: list[Pending]) -> None:
-        """Apply the batch; on a refused value find the guilty operation by halving."""
+        """Apply the batch; when the store refuses it for what is in it, find the guilty operation by halving."""
         try:
             answers = await self._commit([p.op for p in batch])
-        except DataRefused as refused:
+        except (StoreBusy, StoreUnavailable):
+            raise  # of the store, not of an operation
+        except Exception as error:
+            if self.lost is not None:
+                raise
             if len(batch) == 1:
-                if refused.foreign_key:
-                    self._tell(ForeignKeyRefused(str(refused)))
-                _fail(batch[0], Unstorable(f"the store refused this value: {refused}"))
+                self._refuse(batch[0], error)
                 return
             middle = len(batch) // 2
             await self._write(batch[:middle])
             await self._write(batch[middle:])
+            return
+        if AGAIN in answers:
+            _tell(batch, answers)  # the others have their answers, whatever becomes of these
+            await self._write([p for p, answer in zip(batch, answers, strict=True) if answer is AGAIN])
             return
         if len(batch) <= SLICE:
             _tell(batch, answers)
@@ -163,6 +189,15 @@ class Flusher:
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
 
+    def _refuse(self, pending: Pending, error: Exception) -> None:
+        """Fail the one operation that the store does not take."""
+        if not isinstance(error, DataRefused):
+            _fail(pending, error)
+            return
+        if error.foreign_key:
+            self._tell(ForeignKeyRefused(str(error)))
+        _fail(pending, Unstorable(f"the store refused this value: {error}"))
+
     async def _answer(self, batch: Sequence[Pending], answers: Sequence[Any]) -> None:
         """Tell those who wait, a slice at a time: the next flush is under way and wants to be served in between."""
         for n in range(0, len(batch), SLICE):
@@ -170,7 +205,11 @@ class Flusher:
             await asyncio.sleep(0)
 
     async def _commit(self, ops: Sequence[Operation]) -> list[Any]:
-        """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts."""
+        """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts.
+
+        The answer of an operation is AGAIN if it was applied and its answer is gone. StoreUnavailable if nobody can
+        tell whether the operations were applied; any other error means that they were not.
+        """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._patience_s
         in_doubt, tries = False, 0
@@ -178,27 +217,25 @@ class Flusher:
             try:
                 if not self.client:
                     self.client, self.number = await self._register(), 0
-                number = self.number + 1
+                number, self._guarded = self.number + 1, False
                 answers, flush = await self._driver.write(partial(self._steps, ops, number, in_doubt))
-            except Forgotten:
-                self.client = 0
+            except Forgotten as error:
                 if in_doubt:
-                    raise StoreUnavailable(
-                        "the outcome of the last write is unknown; read before writing again"
-                    ) from None
-            except (StoreBusy, StoreUnavailable) as error:
+                    self._give_up(error, in_doubt)
+                self.client = 0
+            except Exception as error:
                 # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
-                in_doubt = in_doubt or (isinstance(error, StoreUnavailable) and self.client > 0)
+                lost = isinstance(error, StoreUnavailable) and self.client > 0
+                in_doubt = lost or (in_doubt and not self._guarded)
                 tries += 1
-                if _alone(ops[0]) and error.code == "lock_timeout":
+                if not in_doubt and _alone(ops[0]) and _waited(error):
                     # a stage's own statement waits for somebody's lock: that must not hold up everybody else
                     raise Transient(
                         f"the statement of a stage was refused: {error}", code="sql_busy"
                     ) from error
-                if loop.time() >= min(give_up_s, self._close_by_s):
-                    # in doubt the number may be taken; the next flush must not pass for the one that took it
-                    self.client = 0 if in_doubt else self.client
-                    raise
+                late = loop.time() >= min(give_up_s, self._close_by_s)
+                if late or not isinstance(error, StoreBusy | StoreUnavailable):
+                    self._give_up(error, in_doubt)
                 await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S)) - 1])
             else:
                 self.number = number
@@ -209,6 +246,17 @@ class Flusher:
                         self._tell(ChunksDeleted(flush.superseded))
                 return answers
 
+    def _give_up(self, error: Exception, in_doubt: bool) -> NoReturn:
+        """Raise the error; in doubt StoreUnavailable, for it must not pass for an error of what was to be written."""
+        if in_doubt:
+            self.client = 0  # the number may be taken; the next flush must not pass for the one that took it
+            if not isinstance(error, StoreUnavailable):
+                why = f" ({error})" if str(error) else ""
+                raise StoreUnavailable(
+                    f"the outcome of the last write is unknown{why}; read before writing again"
+                ) from error
+        raise error
+
     def _steps(
         self, ops: Sequence[Operation], number: int, in_doubt: bool
     ) -> Steps[tuple[list[Any], Flush | None]]:
@@ -218,21 +266,38 @@ class Flusher:
         if not guarded:
             found = yield Query(sql.FLUSH_NUMBER, (self.client,))
             if found and found[0][0] == number and in_doubt:
-                return (yield from resolve(sql, ops)), None
+                return (yield from resolve(sql, ops, flush_name(self.client, number))), None
             raise Forgotten
-        flush = Flush(sql, self.client, guarded[0][0], self._known)
+        self._guarded = True
+        now_ms, needs = guarded[0]
+        if needs > self.knows:
+            self.lost = SchemaNewer(
+                "the store was migrated by a newer release and this program writes nothing more; upgrade this program"
+            )
+            raise self.lost
+        flush = Flush(sql, self.client, number, now_ms, self._known, self._written)
         return (yield from flush.run(ops)), flush
 
 
 def _tell(batch: Sequence[Pending], answers: Sequence[Any]) -> None:
     for pending, answer in zip(batch, answers, strict=True):
-        if not pending.future.done():
+        if answer is not AGAIN and not pending.future.done():
             pending.future.set_result(answer)
 
 
 def _alone(op: Operation) -> bool:
     save = op.save if isinstance(op, Settle) else op
     return isinstance(save, Save) and bool(save.sql)
+
+
+def _waited(error: Exception) -> bool:
+    return isinstance(error, StoreBusy) and error.code == "lock_timeout"
+
+
+def _stopped(error: BaseException | None) -> StoreError:
+    """For those whose operation was not written because the flusher ended."""
+    why = f" after {error!r}" if error is not None else ""
+    return StoreError(f"the store stopped writing{why}; open it again", code="store_closed")
 
 
 def _fail(pending: Pending, error: Exception) -> None:

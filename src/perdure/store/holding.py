@@ -20,10 +20,11 @@ from heapq import nsmallest
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
-from perdure.store import entering
+from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
+from perdure.store.lacking import LACKING
 
 HOLDS_ANY = 1_000_000_000
 
@@ -111,7 +112,7 @@ def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict
     by_operators = {name for name in others if down[name].held_by != BREAKER}
     found: list[Row] = []
     for closed, holds_max in ((others, 0), (others, HOLDS_ANY), (by_operators, 0), (by_operators, HOLDS_ANY)):
-        found = found or (yield from _waiting(sql, held.name, closed, holds_max, 1))
+        found = found or (yield from _waiting(sql, now_ms, held.name, closed, holds_max, 1))
     if found:
         yield from _lend(sql, now_ms, counting, held.name, found)
         probes = held.probes + 1
@@ -130,7 +131,7 @@ def _ramp(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[
         return 0
     recalled = yield from _recall(sql, counting, held.name)
     wanted = min(number + recalled, int(per_s) + 1)
-    found = yield from _waiting(sql, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
+    found = yield from _waiting(sql, now_ms, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
     if len(found) < wanted:
         yield from _release(sql, now_ms, counting, held.name, BREAKER)
     else:
@@ -139,28 +140,44 @@ def _ramp(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[
     return len(found)
 
 
-def _waiting(sql: Dialect, name: str, closed: Iterable[str], holds_max: int, limit: int) -> Steps[list[Row]]:
-    """The first jobs that wait for this dependency and for none of `closed`, in queues that somebody serves."""
+def _waiting(
+    sql: Dialect, now_ms: int, name: str, closed: Iterable[str], holds_max: int, limit: int
+) -> Steps[list[Row]]:
+    """The first jobs that wait for this dependency and for none of `closed`, of queues and pipelines that a worker
+    serves."""
     shut = set(closed)
-    needs = {lane: needs_of(lane) for lane, *_ in (yield Query(sql.LANES))}
-    lanes = [lane for lane, needed in needs.items() if name in needed and not needed & shut]
-    served = {queue for (queues,) in (yield Query(sql.SERVED)) for queue in queues.split(",")}
+    workers = {queue for (queues,) in (yield Query(sql.SERVED)) for queue in queues.split(",")}
+    served = {queue for queue, paused in (yield Query(sql.QUEUES)) if queue in workers and not paused}
+    lacking = set((yield Query(LACKING, (now_ms,))))
     found: list[Row] = []
-    for queue in [queue for queue, paused in (yield Query(sql.QUEUES)) if queue in served and not paused]:
-        for lane in lanes:
+    for queue, pipeline, lane, *_ in (yield Query(sql.FLOWS)):
+        needed = needs_of(lane)
+        if queue in served and name in needed and not needed & shut and (queue, pipeline) not in lacking:
             for suspect in (False, True):
-                found += yield Query(sql.HELD_READY, (holds_max, queue, lane, suspect, limit))
-            found += yield Query(sql.HELD_PARKED, (holds_max, queue, lane, limit))
+                asked = (holds_max, queue, pipeline, lane, suspect, limit)
+                found += _from_zero((yield Query(sql.HELD_READY, asked)))
+            found += _from_zero((yield Query(sql.HELD_PARKED, (holds_max, queue, pipeline, lane, limit))))
     return nsmallest(limit, found)
 
 
+def _from_zero(found: Sequence[Row]) -> list[Row]:
+    """Jobs of one flow with turns that begin at 0, because each flow has a time of its own; raised ones before it."""
+    first = min((row[1] for row in found if row[1] > 0), default=0.0)
+    return [(row[0], row[1] - first if row[1] > 0 else -1.0, *row[2:]) for row in found]
+
+
 def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Sequence[Row]) -> Steps[None]:
-    """What is under a limit is let in as its room allows."""
-    yield Query(sql.LEND, (name,), sorted((org, id_) for _, _, _, id_, org, *_ in found))
-    for *_, limit_key, key, queue, lane, state in found:
+    """What is under a limit is let in as its room allows; what was raised stays before all others."""
+    flows = [(queue, pipeline, "") for *_, queue, pipeline, _, _ in found]
+    yield from entering.declare_flows(sql, flows)
+    wanted = [(flow, row[4]) for flow, row in zip(flows, found, strict=True)]
+    given = yield from fairness.from_present(sql, wanted)
+    lent = [(row[4], row[3], turn if row[1] >= 0 else 0.0) for row, turn in zip(found, given, strict=True)]
+    yield Query(sql.LEND, (name,), sorted(lent))
+    for *_, limit_key, key, queue, _, lane, state in found:
         counting.job(key, queue, lane, state, -1)
         counting.job(key, queue, "", "queued" if limit_key is None else "parked")
-    limits = {limit_key for *_, limit_key, _, _, _, _ in found if limit_key is not None}
+    limits = {limit_key for *_, limit_key, _, _, _, _, _ in found if limit_key is not None}
     yield from entering.fill(sql, limits, now_ms, counting)
 
 
@@ -190,6 +207,9 @@ def _release(
     sql: Dialect, now_ms: int, counting: Counting, name: str, by: str, reason: str = ""
 ) -> Steps[None]:
     yield Query(sql.DEPENDENCY_RELEASE, (name,))
+    yield from _set_lanes(
+        sql, counting, name
+    )  # which waits for jobs that somebody is at, so before any is locked
     yield from _recall(sql, counting, name)
     yield from _set_lanes(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, reason))
@@ -198,9 +218,16 @@ def _release(
 def _set_lanes(sql: Dialect, counting: Counting, name: str) -> Steps[None]:
     """Every lane that needs it is down while any of its dependencies is."""
     down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))}
-    for lane, *_ in (yield Query(sql.LANES)):
+    opened = []
+    presents: dict[str, float] = {}
+    for lane, down_ms, _ in (yield Query(sql.LANES)):
         if name in needs_of(lane):
             state = entering.lane_state(lane, down)
+            if down_ms is not None and state[0] is None:
+                presents |= yield from fairness.open_flows(sql, lane)
             yield Query(sql.LANE_SET, (lane, *state))
             if state[0] is None:
-                counting.parked((yield Query(sql.PARK_LANE, (lane,))))
+                opened.append((lane,))
+    counting.parked((yield Query(sql.PARK_LANE, rows=opened)))
+    for written in sorted(presents.items()):
+        yield Query(sql.QUEUE_TIME, written)

@@ -32,10 +32,10 @@ JOBS = (
     "claims, postpones, holds, limit_key, probe, remote, created_ms, finished_ms "
     "FROM job WHERE org = $1 AND document_id = $2 ORDER BY id"
 )
-#: Jobs of a queue that stand in a lane before the turn of another one.
+#: Jobs of a flow that are before the turn of another one.
 AHEAD = (
-    "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
-    "AND vt <= $4 AND (vt < $4 OR priority > $5 OR (priority = $5 AND id < $6)) LIMIT $7) AS t"
+    "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND pipeline = $2 AND lane = $3 "
+    "AND suspect = $4 AND vt <= $5 AND (vt < $5 OR priority > $6 OR (priority = $6 AND id < $7)) LIMIT $8) AS t"
 )
 #: Of the jobs that are due next those that workers gave back time and again, by pipeline, and one of each.
 GIVEN_BACK = (
@@ -172,11 +172,14 @@ class Inspecting(Reading):
 
         def steps() -> Steps[int]:
             counted = 0
-            for lane, down_ms, _ in (yield Query(self.sql.LANES)):
+            flows = [row for row in (yield Query(self.sql.FLOWS)) if row[0] == job.queue]
+            ours = next((s for _, p, lane, s, _ in flows if (p, lane) == (job.pipeline, job.lane)), 0.0)
+            for *flow, shift, closed in flows:
                 room = AHEAD_MAX - counted
-                if down_ms is None and room > 0:
-                    turn = (job.queue, lane, job.suspect, job.vt, job.priority, job.id, room)
-                    counted += (yield Query(AHEAD, turn))[0][0]
+                if not closed and room > 0:
+                    vt = job.vt + ours - shift if job.vt > 0 else job.vt
+                    asked = (*flow, job.suspect, vt, job.priority, job.id, room)
+                    counted += (yield Query(AHEAD, asked))[0][0]
             return counted
 
         return await self._read(steps)

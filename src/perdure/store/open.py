@@ -22,7 +22,7 @@ def open_store(url: str, clock: Clock | None = None, direct_url: str | None = No
             )
         from perdure.store.sqlite import SqliteDriver
 
-        return SqlStore(SqliteDriver(Path(path)), "sqlite", clock)
+        return SqlStore(SqliteDriver(Path(path).absolute()), "sqlite", clock)
     if found and scheme in ("postgresql", "postgres"):
         from perdure.store.postgres import PostgresDriver
 

@@ -150,6 +150,7 @@ class Claim:
     suspects: int = 0
     idle: bool | None = False  # whether the worker is marked as one that waits for work; None: nobody knows
     alone: bool = True  # False: others claim under its id, so that it is always worth waking
+    pipelines: tuple[str, ...] | None = None  # that the worker has; None: it takes jobs of any
 
 
 @frozen

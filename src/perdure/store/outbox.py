@@ -16,6 +16,7 @@ from perdure.store import rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.connecting import Connecting
 from perdure.store.dialect import Dialect
+from perdure.store.locking import by_document
 from perdure.store.operations import HandOver, NewEvent
 from perdure.store.records import OutboxEvent, OutboxRecord
 from perdure.store.text import cleaned
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def hand_over(sql: Dialect, ops: Sequence[tuple[int, HandOver]], now_ms: int) -> Steps[set[int]]:
     """Give the jobs that are still ours away, each with its event; the ordinals of these."""
-    ordered = sorted(ops, key=lambda numbered: numbered[1].job.id)
+    ordered = sorted(ops, key=lambda numbered: by_document(numbered[1].job))
     fence = [rows.hand_over(n, op) for n, op in ordered]
     accepted = {row[0] for row in (yield Query(sql.HAND_OVER, (now_ms,), fence))}
     given = [op for n, op in ops if n in accepted]
@@ -84,14 +85,12 @@ class Outbox(Connecting):
         return OutboxRecord(*(await self._rows(self.sql.OUTBOX_STATE))[0])
 
     async def outbox_sent(self, events: Sequence[OutboxEvent]) -> None:
-        leases = sorted((e.job_id, e.org, e.token, e.wait_ms) for e in events if e.job_id is not None)
+        leases = [(e.org, e.job_id, e.token, e.wait_ms) for e in events if e.job_id is not None]
 
         def steps() -> Steps[None]:
             now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-            if leases:
-                begin = [(org, job_id, token, wait_ms) for job_id, org, token, wait_ms in leases]
-                yield Query(self.sql.LEASE_BEGIN, (now_ms,), begin)
-            yield Query(self.sql.OUTBOX_SENT, rows=[(event.number,) for event in events])
+            yield Query(self.sql.LEASE_BEGIN, (now_ms,), leases)
+            yield Query(self.sql.OUTBOX_SENT, rows=sorted((event.number,) for event in events))
 
         if events:
             await self._write(steps)

@@ -7,42 +7,30 @@ long a frozen client may keep locks. `direct_url` names the unpooled address whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+import hashlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
 
-from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
-from perdure.store.base import DataRefused, Query, Row, Steps
+from perdure.errors import StoreError, StoreUnavailable
+from perdure.store.base import OldestWriter, Query, Row, Steps
 from perdure.store.postgres_dialect import PostgresDialect
+from perdure.store.postgres_errors import mapped
+from perdure.store.postgres_sending import LARGE_BYTES, Allow, allow, weight
+from perdure.store.postgres_session import CONNECT_S, WRITER_LOCAL, Heard, Sessions, watched
 
 T = TypeVar("T")
-LOCK_CLASSES = {
-    "webhooks": 0x7065726B,
-    "push": 0x7065726C,
-    "worker": 0x70657264,
-    "leader": 0x70657265,
-    "migrate": 0x70657266,
-    "vectors": 0x70657267,
-    "relay": 0x70657268,
-    "stuck": 0x70657269,
-    "retention": 0x7065726A,
-}
-CHANNEL = "perdure"
-SETTINGS = {
-    "idle_in_transaction_session_timeout": "5s",
-    "lock_timeout": "5s",
-    "statement_timeout": "30s",
-    "client_min_messages": "warning",
-    "application_name": "perdure",
-}
-SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
-#: The writing connection repeats a few statements that all reach their rows by key; a planner that looks at young or
-#: stale statistics each time would rather read whole tables, and planning costs more than a small flush.
-WRITER_SESSION = (
-    f"{SESSION}; SET jit = off; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan"
+#: Where our tables are, or will be: locks are the database's, and each of its schemas may hold a store.
+SCOPE = (
+    "SELECT coalesce((SELECT CAST(relnamespace AS bigint) FROM pg_class WHERE oid = to_regclass('migration')), "
+    "(SELECT CAST(oid AS bigint) FROM pg_namespace WHERE nspname = current_schema()), 0)"
 )
+CHANNEL = "perdure"
+#: A migration may rewrite a large table; only its wait for locks stays short, because everybody waits behind it.
+UNLIMITED = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 #: A client that is frozen between the two messages of a statement (prepare, run) is not idle to the server: neither of
 #: the timeouts above ends its transaction, so whoever lives does. Ours are those that go by our name.
 END_FROZEN = (
@@ -51,45 +39,39 @@ END_FROZEN = (
     "AND wait_event = 'ClientRead' AND xact_start IS NOT NULL AND state_change < clock_timestamp() - interval '5 s'"
 )
 END_FROZEN_S = 1.0
-CONNECT_S = 5.0
-POOL_MAX = 4
-#: A link that went silent tells nobody; without this the kernel would wait for a quarter of an hour.
-SILENT_S = 40.0  # longer than the server lets a statement take
+#: By its number, because that is what readers of the feed go by. Other users' sessions are seen by a superuser or with
+#: pg_read_all_stats only.
+OLDEST_WRITER = (
+    "SELECT t.pid, t.name, t.database, CAST(extract(epoch FROM clock_timestamp() - t.began) * 1000 AS bigint) FROM ("
+    "SELECT pid, coalesce(nullif(application_name, ''), usename) AS name, datname AS database, xact_start AS began, "
+    "age(backend_xid) AS age FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() "
+    "UNION ALL SELECT NULL, gid, database, prepared, age(transaction) FROM pg_prepared_xacts) AS t "
+    "ORDER BY t.age DESC LIMIT 1"
+)
 
 
 class PostgresDriver:
     """The database at `url`."""
 
+    lost: StoreError | None = None  # the server cares for its files
+
     def __init__(self, url: str, direct_url: str | None = None) -> None:
-        self.url = url
-        self.direct_url = direct_url or url
+        self._sessions = Sessions(url, direct_url)
         self._ended_s = 0.0
-        self._pooled = self.direct_url != url
-        # what is set on a pooler's connection stays there for whoever gets it next
-        self._writer_session = SESSION if self._pooled else WRITER_SESSION
+        self._interrupted_s = -math.inf  # when the connection that holds locks had to be made again
         self.dialect = PostgresDialect()
         self._writer: asyncpg.Connection | None = None
         self._pool: asyncpg.Pool | None = None
         self._direct: asyncpg.Connection | None = None
         self._writing = asyncio.Lock()  # the flusher and the operators' verbs share one connection
         self._directing = asyncio.Lock()
+        self._scope = 0  # the schema's number, once a direct connection is open
         self._held: set[tuple[str, int]] = set()
         self._heard: list[Callable[[], None]] = []
 
     async def open(self) -> None:
-        self._writer = await self._connect(self.url, self._writer_session)
-        with mapped():
-            self._pool = await asyncpg.create_pool(
-                self.url,
-                min_size=0,
-                max_size=POOL_MAX,
-                timeout=CONNECT_S,
-                # from the start of a session they outlive what the pool resets; a pooler would refuse them there
-                server_settings=None if self._pooled else SETTINGS,
-                setup=_set_up if self._pooled else None,
-                reset=None if self._pooled else _leave,
-                max_inactive_connection_lifetime=60,
-            )
+        self._writer = await self._sessions.writer()
+        self._pool = await self._sessions.pool()
 
     async def close(self) -> None:
         for connection in (self._writer, self._direct):
@@ -102,15 +84,6 @@ class PostgresDriver:
         self._writer = self._direct = self._pool = None
         self._held.clear()
 
-    async def _connect(self, url: str, session: str = SESSION) -> asyncpg.Connection:
-        try:
-            with mapped():
-                connection = await asyncpg.connect(url, timeout=CONNECT_S)
-                await connection.execute(session)
-                return connection
-        except DataRefused as error:
-            raise SettingInvalid(f"the address of PostgreSQL is malformed: {error}") from error
-
     def _check_open(self) -> asyncpg.Pool:
         if self._pool is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
@@ -122,12 +95,12 @@ class PostgresDriver:
         async with self._writing:
             self._check_open()
             if self._writer is None or self._writer.is_closed():
-                self._writer = await self._connect(self.url, self._writer_session)
+                self._writer = await self._sessions.writer()
             connection = self._writer
             try:
-                with mapped(), _watched(connection) as heard:
-                    async with connection.transaction():
-                        return await drive(connection, steps(), heard)
+                with mapped(), watched(connection) as heard:
+                    async with self._sessions.transaction(connection, WRITER_LOCAL):
+                        return await drive(connection, steps(), heard, large=allow)
             except StoreUnavailable:
                 # whatever its state, the next try starts on a connection that is certainly ours
                 self._writer = None
@@ -136,34 +109,45 @@ class PostgresDriver:
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self.reading() as connection:
-            with _watched(connection) as heard:
+            with watched(connection) as heard:
                 try:
                     return await drive(connection, steps(), heard)
                 except Exception:
-                    if not connection.is_closed():  # a value that cannot be sent leaves a transaction open
-                        with suppress(Exception):
+                    # a value that cannot be sent leaves a transaction open
+                    if not self._sessions.pooled:
+                        with suppress(Exception):  # it may be closed
                             await connection.reset(timeout=CONNECT_S)
                     raise
 
     async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
-        async with self.reading() as connection:
-            with _watched(connection) as heard:
-                async with connection.transaction(isolation="repeatable_read", readonly=True):
+        async with self._acquired() as connection:
+            with watched(connection) as heard:
+                async with self._sessions.transaction(connection, isolation="repeatable_read", readonly=True):
                     return await drive(connection, steps(), heard)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
-        """A connection from the pool, for reads and blobs."""
+        """A connection from the pool, for reads and blobs; behind a pooler, one transaction of it."""
+        async with self._acquired() as connection:
+            if not self._sessions.pooled:
+                yield connection
+                return
+            async with self._sessions.transaction(connection):
+                yield connection
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Any]:
         pool = self._check_open()
         with mapped():
             async with pool.acquire(timeout=CONNECT_S) as connection:
                 yield connection
 
     async def script(self, text: str) -> None:
-        connection = await self._connect(self.direct_url)
+        connection = await self._sessions.direct()
         try:
             with mapped():
                 async with connection.transaction():
+                    await connection.execute(UNLIMITED)
                     await connection.execute(text)
         finally:
             await connection.close()
@@ -176,21 +160,25 @@ class PostgresDriver:
         async with self._directing:
             self._check_open()
             if self._direct is None or self._direct.is_closed():
-                connection = await self._connect(self.direct_url)
+                connection = await self._sessions.direct()
                 try:
+                    with mapped():
+                        self._scope = await connection.fetchval(SCOPE)
                     await self._restore(connection)
                 except BaseException:
                     connection.terminate()
                     raise
+                if self._direct is not None:
+                    self._interrupted_s = asyncio.get_running_loop().time()
                 self._direct = connection
-            with mapped(), _watched(self._direct):
+            with mapped(), watched(self._direct):
                 yield self._direct
 
     async def _restore(self, connection: asyncpg.Connection) -> None:
         with mapped():
             for name, number in list(self._held):
                 taken = await connection.fetchval(
-                    "SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number
+                    "SELECT pg_try_advisory_lock($1, $2)", self._lock_class(name), number
                 )
                 if (
                     not taken and name == "worker"
@@ -201,12 +189,19 @@ class PostgresDriver:
             if self._heard:
                 await connection.add_listener(CHANNEL, self._notified)
 
+    def _lock_class(self, name: str) -> int:
+        """What sets locks of this name and of our schema apart from all others in the database."""
+        hashed = hashlib.sha256(f"perdure {name} {self._scope}".encode()).digest()
+        return int.from_bytes(hashed[:4]) >> 1  # PostgreSQL shows it without its sign
+
     async def lock(self, name: str, number: int) -> bool:
         async with self._direct_connection() as connection:
             if (name, number) in self._held:
                 return True
             taken = bool(
-                await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCK_CLASSES[name], number)
+                await connection.fetchval(
+                    "SELECT pg_try_advisory_lock($1, $2)", self._lock_class(name), number
+                )
             )
         if taken:
             self._held.add((name, number))
@@ -216,7 +211,7 @@ class PostgresDriver:
         if (name, number) in self._held:
             self._held.discard((name, number))
             async with self._direct_connection() as connection:
-                await connection.fetchval("SELECT pg_advisory_unlock($1, $2)", LOCK_CLASSES[name], number)
+                await connection.fetchval("SELECT pg_advisory_unlock($1, $2)", self._lock_class(name), number)
 
     async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
         async with self._direct_connection() as connection:
@@ -224,7 +219,7 @@ class PostgresDriver:
                 "SELECT CAST(objid AS bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
                 "AND CAST(classid AS bigint) = $1 "
                 "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-                LOCK_CLASSES[name],
+                self._lock_class(name),
             )
         return {row[0] for row in rows} & set(numbers)
 
@@ -235,13 +230,38 @@ class PostgresDriver:
                 self._ended_s = now_s
                 await connection.execute(END_FROZEN)
 
+    async def location(self) -> str:
+        async with self._direct_connection() as connection:
+            database = await connection.fetchval(
+                "SELECT CAST(oid AS bigint) FROM pg_database WHERE datname = current_database()"
+            )
+            may = await connection.fetchval("SELECT has_function_privilege('pg_control_system()', 'execute')")
+            cluster = (
+                await connection.fetchval("SELECT system_identifier FROM pg_control_system()") if may else ""
+            )
+        return f"cluster {cluster} database {database} schema {self._scope}"
+
+    async def oldest_writer(self) -> OldestWriter | None:
+        async with self.reading() as connection:
+            row = await connection.fetchrow(OLDEST_WRITER)
+        return None if row is None else OldestWriter(*row)
+
+    async def durability(self) -> dict[str, str]:
+        async with self._direct_connection() as connection:
+            # what the session began with; ours may have changed it since
+            rows = await connection.fetch(
+                "SELECT name, reset_val FROM pg_settings WHERE name IN ('synchronous_commit', 'fsync') ORDER BY name"
+            )
+        return {row[0]: row[1] for row in rows}
+
     async def up_for_s(self) -> float:
         async with self._direct_connection() as connection:
-            return float(
+            server_s = float(
                 await connection.fetchval(
                     "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())"
                 )
             )
+            return min(server_s, asyncio.get_running_loop().time() - self._interrupted_s)
 
     # --- wake-ups --------------------------------------------------------------------------------
 
@@ -265,40 +285,14 @@ class PostgresDriver:
             heard()
 
 
-async def _leave(_: object) -> None:
-    """Reads leave nothing behind in their session, so there is nothing to reset, which would be a round trip each."""
-
-
-async def _set_up(connection: Any) -> None:
-    await connection.execute(SESSION)
-
-
-@contextmanager
-def _watched(connection: Any) -> Iterator[Callable[[], None]]:
-    """Cut the connection when the server is silent for too long; whoever waits on it gets an error then.
-
-    Gives what is to be called at each answer.
-    """
-    loop = asyncio.get_running_loop()
-    cut = loop.call_later(SILENT_S, connection.terminate)
-
-    def heard() -> None:
-        nonlocal cut
-        cut.cancel()
-        cut = loop.call_later(SILENT_S, connection.terminate)
-
-    try:
-        yield heard
-    finally:
-        cut.cancel()
-
-
-async def drive(connection: asyncpg.Connection, steps: Steps[T], heard: Callable[[], None]) -> T:
-    """Run the steps on this connection; `heard` is called at each answer."""
+async def drive(
+    connection: asyncpg.Connection, steps: Steps[T], heard: Heard, large: Allow | None = None
+) -> T:
+    """Run the steps on this connection; `heard` is called at each answer, `large` before a message of many bytes."""
     try:
         query = next(steps)
         while True:
-            rows = await _run(connection, query)
+            rows = await _run(connection, query, heard, large)
             heard()
             query = steps.send(rows)
     except StopIteration as stop:
@@ -306,65 +300,15 @@ async def drive(connection: asyncpg.Connection, steps: Steps[T], heard: Callable
         return answer
 
 
-async def _run(connection: asyncpg.Connection, query: Query) -> list[Row]:
-    if query.rows is None:
-        return [tuple(row) for row in await connection.fetch(query.sql, *query.params)]
-    if not query.rows:
-        return []
-    if "unnest(" in query.sql:
-        return [
-            tuple(row)
-            for row in await connection.fetch(
-                query.sql, *query.params, *map(list, zip(*query.rows, strict=True))
-            )
-        ]
+async def _run(connection: asyncpg.Connection, query: Query, heard: Heard, large: Allow | None) -> list[Row]:
+    columns: list[list[Any]] = []
+    if query.rows is not None:
+        if not query.rows:
+            return []
+        columns = list(map(list, zip(*query.rows, strict=True)))
+    if large is not None and (size := weight(query.params) + weight(columns)) > LARGE_BYTES:
+        await large(connection, size, heard)
+    if query.rows is None or "unnest(" in query.sql:
+        return [tuple(row) for row in await connection.fetch(query.sql, *query.params, *columns)]
     await connection.executemany(query.sql, [(*query.params, *row) for row in query.rows])
     return []
-
-
-class mapped:
-    """PostgreSQL's errors as ours."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        match error:
-            case None:
-                return
-            case asyncpg.PostgresError() if error.sqlstate:
-                raise _by_state(error.sqlstate, error) from error
-            case asyncpg.DataError() | OverflowError() | UnicodeEncodeError() | TypeError():
-                raise DataRefused(str(error)) from error
-            case asyncpg.ClientConfigurationError():
-                raise DataRefused(str(error)) from error
-            case (
-                asyncpg.InterfaceError() | asyncpg.InternalClientError()
-            ):  # the latter when cut in mid-sentence
-                raise StoreUnavailable(f"the connection to PostgreSQL was lost: {error}") from error
-            case OSError() | TimeoutError():
-                raise StoreUnavailable(
-                    f"cannot reach PostgreSQL: {str(error) or type(error).__name__}; check the address and that it runs"
-                ) from error
-            case ValueError():
-                raise DataRefused(str(error)) from error
-            case _:
-                return
-
-
-def _by_state(state: str, error: BaseException) -> Exception:
-    if state in ("55P03", "57014"):
-        return StoreBusy(f"PostgreSQL waited for too long ({state}): {error}", code="lock_timeout")
-    if state.startswith("40"):
-        return StoreBusy(f"PostgreSQL was busy ({state}): {error}")
-    if state in ("28P01", "28000", "3D000"):
-        return SettingInvalid(
-            f"PostgreSQL refused the address ({state}): {error}; check user, password and database"
-        )
-    if state[:2] in ("08", "53", "57", "58", "25"):
-        return StoreUnavailable(f"PostgreSQL is not available ({state}): {error}")
-    if state[:2] in ("21", "22", "23", "54"):
-        return DataRefused(f"{state}: {error}", foreign_key=state == "23503")
-    if state == "42P01":
-        return StoreError(f"a table is missing ({error}); run `perdure migrate`", code="schema_outdated")
-    return StoreError(f"PostgreSQL {state}: {error}")

@@ -12,8 +12,6 @@ from perdure.store.dialect import (
     FENCE_SAVE,
     FENCE_SETTLE,
     FINISH,
-    FINISH_ATTEMPT,
-    FINISH_DOCUMENT,
     FINISH_SET,
     HAND_OVER,
     HAND_OVER_SET,
@@ -49,32 +47,14 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
+from perdure.store.fairness import FLOW_TIMES, NEW_FLOW, NEW_TURN, STALE, TURN
 from perdure.store.feed import NEW_FEED
+from perdure.store.lacking import IS_LACKED
 from perdure.store.operations import Claim
+from perdure.store.postgres_making import SAVED_OR_DONE, either, finishing, guarded, insert, unnest
+from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
 _OLDEST_OPEN = "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
-
-
-def _unnest(columns: dict[str, str], scalars: int = 0) -> str:
-    arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(columns.values(), scalars + 1))
-    return f"unnest({arrays}) AS r({', '.join(columns)})"
-
-
-def _insert(table: str, columns: dict[str, str], conflict: str) -> str:
-    names = ", ".join(columns)
-    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {_unnest(columns)} {conflict}"
-
-
-def _fence(columns: dict[str, str], put: str, also: str = "") -> str:
-    """Change what is still ours, in the order of the rows; answers the ordinals that were accepted.
-
-    Only a running job has a token, so its state need not be asked for: the index of running jobs, full of entries
-    that are dead already, would be the slower way to a job whose id is known.
-    """
-    return (
-        f"UPDATE job j SET {put.replace('{r}', 'r.')} FROM {_unnest(columns, 1)} "
-        f"WHERE j.org = r.org AND j.id = r.id AND j.token = r.token {also} RETURNING r.ord, j.state"
-    )
 
 
 def _quoted(word: str) -> str:
@@ -91,8 +71,8 @@ class PostgresDialect(Dialect):
         "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) OVERRIDING SYSTEM VALUE "
         "VALUES ($1, 'worker', $2, $3, $4, $4) ON CONFLICT (id) DO NOTHING"
     )
-    DOCUMENT_ADD = _insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
-    FEED_ADD = _insert("feed", NEW_FEED, "")
+    DOCUMENT_ADD = insert("document", NEW_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    FEED_ADD = insert("feed", NEW_FEED, "")
     #: A place that is ahead of all transactions is of the server that this one was restored from, whose numbers say
     #: nothing here: then everything that is there is told.
     FEED = (
@@ -101,21 +81,32 @@ class PostgresDialect(Dialect):
         f"CASE WHEN $2 < {_OLDEST_OPEN} THEN CAST($3 AS bigint) ELSE 0 END) "
         f"AND change < {_OLDEST_OPEN} ORDER BY change, number LIMIT $4"
     )
+    FEED_HEARD = (
+        "NOT EXISTS (SELECT 1 FROM webhook w WHERE w.org = feed.org AND (feed.change, feed.number) > "
+        "(CAST(split_part(w.place, '-', 1) AS bigint), CAST(split_part(w.place, '-', 2) AS bigint)))"
+    )
     FEED_END = f"SELECT {_OLDEST_OPEN} - 1, 999999999999999999"
+    #: The lock keeps a purge away until we have committed that it is there.
     DOCUMENT_SAME = (
-        f"SELECT r.ord, d.id FROM {_unnest({'ord': 'int', 'org': 'text', 'pipeline': 'text', 'dedupe': 'text'})} "
-        "JOIN document d ON d.org = r.org AND d.pipeline = r.pipeline AND d.dedupe = r.dedupe"
+        "SELECT r.ord, d.id FROM "
+        + unnest({"ord": "int", "org": "text", "id": "text", "pipeline": "text", "dedupe": "text"})
+        + " CROSS JOIN LATERAL (SELECT b.id FROM document b WHERE b.org = r.org AND b.id = r.id UNION SELECT b.id "
+        "FROM document b WHERE b.org = r.org AND b.pipeline = r.pipeline AND b.dedupe = r.dedupe) w "
+        "JOIN document d ON d.org = r.org AND d.id = w.id ORDER BY d.org, d.id FOR KEY SHARE OF d"
     )
     WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
-    DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')} ORDER BY d.org, d.id FOR UPDATE"
+    _DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')} ORDER BY d.org, d.id"
+    #: Whoever adds a follow-up job, or the same document again, need not wait for it.
+    DOCUMENT_LOCK = f"{_DOCUMENT_LOCK} FOR NO KEY UPDATE"
+    DOCUMENT_LOCK_PURGE = f"{_DOCUMENT_LOCK} FOR UPDATE"
     DOCUMENT_OPEN = (
         f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
-    DOCUMENT_RESTORE = _insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
+    DOCUMENT_RESTORE = insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
     DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')}"
     STATUSES = (
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
-        f"WHERE (d.org, d.id) IN (SELECT org, id FROM {_unnest({'org': 'text', 'id': 'text'})})"
+        f"WHERE (d.org, d.id) IN (SELECT org, id FROM {unnest({'org': 'text', 'id': 'text'})})"
     )
     JOBS_END = "SELECT org, id FROM job WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE (org, id) > ($1, $2)"
@@ -125,18 +116,18 @@ class PostgresDialect(Dialect):
         "ORDER BY org, id LIMIT {size}) j"
     )
     JOBS_OPEN = (
-        f"SELECT j.key FROM {_unnest({'org': 'text', 'id': 'text'})} "
+        f"SELECT j.key FROM {unnest({'org': 'text', 'id': 'text'})} "
         "JOIN job j ON j.org = r.org AND j.document_id = r.id AND j.finished_ms IS NULL"
     )
     ITEMS_SAVED = (
         "SELECT r.id, (SELECT count(*) FROM item i WHERE i.org = r.org AND i.document_id = r.id "
         "AND i.pipeline = r.pipeline AND i.stage = r.stage AND i.generation = r.generation) FROM "
-        + _unnest({"org": "text", "id": "text", "pipeline": "text", "stage": "text", "generation": "int"})
+        + unnest({"org": "text", "id": "text", "pipeline": "text", "stage": "text", "generation": "int"})
     )
     DOCUMENT_END = (
         "UPDATE document d SET state = r.state, finished_ms = r.finished_ms, error_code = r.error_code, "
         "error_message = r.error_message, error_meta = r.error_meta FROM "
-        + _unnest(
+        + unnest(
             {
                 "org": "text",
                 "id": "text",
@@ -149,102 +140,125 @@ class PostgresDialect(Dialect):
         )
         + " WHERE d.org = r.org AND d.id = r.id RETURNING d.org, d.collection, d.state"
     )
-    JOBS_LIVE = f"{Dialect.JOBS_LIVE} ORDER BY id FOR UPDATE"
-    JOB_ADD = _insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
+    #: The rows come in order, and each is locked before the next is looked for.
+    JOBS_LOCK = (
+        f"SELECT j.id FROM {unnest({'org': 'text', 'document_id': 'text', 'key': 'text'})} CROSS JOIN LATERAL ("
+        "SELECT k.id FROM job k WHERE k.org = r.org AND k.document_id = r.document_id "
+        "AND k.key = coalesce(r.key, k.key) ORDER BY k.key FOR NO KEY UPDATE) j"
+    )
+    _PARK = (
+        "WITH own AS MATERIALIZED (SELECT k.org, k.id FROM job k WHERE k.limit_key IS NOT NULL "
+        "AND k.finished_ms IS NULL AND k.state = 'queued' AND {which} "
+        "ORDER BY k.org, k.document_id, k.key FOR NO KEY UPDATE) "
+        "UPDATE job j SET state = 'parked' FROM own WHERE j.org = own.org AND j.id = own.id "
+        "RETURNING j.key, j.queue, j.lane"
+    )
+    PARK_LANE = _PARK.format(which="k.lane IN (SELECT * FROM unnest($1::text[]))")
+    PARK_QUEUE = _PARK.format(which="k.queue = $1")
+    PARK_LACKED = _PARK.format(which=IS_LACKED.format(now="$1"))
+    #: One that somebody is at is left to the next round.
+    PRUNE_JOB = (
+        "WITH own AS MATERIALIZED (SELECT k.org, k.id FROM "
+        + unnest({"org": "text", "id": "bigint"})
+        + " JOIN job k ON k.org = r.org AND k.id = r.id AND k.state IN ('done', 'cancelled') "
+        "FOR UPDATE OF k SKIP LOCKED) "
+        "DELETE FROM job j USING own WHERE j.org = own.org AND j.id = own.id "
+        "RETURNING j.org, j.document_id, j.pipeline, j.generation"
+    )
+    JOB_ADD = insert("job", NEW_JOB, "ON CONFLICT (org, document_id, key) DO NOTHING")
     JOB_FOLLOW = f"{JOB_ADD} RETURNING org, key"
-    JOB_REQUEUE = _insert("job", NEW_JOB, REQUEUE_JOB)
+    JOB_REQUEUE = insert("job", NEW_JOB, REQUEUE_JOB)
     COUNT_LOCK = "LOCK TABLE counter IN SHARE ROW EXCLUSIVE MODE"
     COUNT_JOB = f"{Dialect.COUNT_JOB} FOR UPDATE"
     COUNT_ADD = (
         f"INSERT INTO counter (client, {', '.join(NEW_COUNT)}) "
-        f"SELECT $1, {', '.join(f'r.{name}' for name in NEW_COUNT)} FROM {_unnest(NEW_COUNT, 1)} {ADDED}"
+        f"SELECT $1, {', '.join(f'r.{name}' for name in NEW_COUNT)} FROM {unnest(NEW_COUNT, 1)} {ADDED}"
     )
-    ATTEMPT_ADD = _insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
+    ATTEMPT_ADD = insert("attempt", NEW_ATTEMPT, "ON CONFLICT DO NOTHING")
     DEAD_ADD = (
         f"INSERT INTO dead ({', '.join(NEW_DEAD)}, collection) "
         f"SELECT {', '.join(f'r.{name}' for name in NEW_DEAD)}, d.collection "
-        f"FROM {_unnest(NEW_DEAD)} JOIN document d ON d.org = r.org AND d.id = r.document_id"
+        f"FROM {unnest(NEW_DEAD)} JOIN document d ON d.org = r.org AND d.id = r.document_id"
     )
-    SAVED_ADD = _insert("saved", NEW_SAVED, UPSERT_SAVED)
-    ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
-    EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
+    SAVED_ADD = insert("saved", NEW_SAVED, UPSERT_SAVED)
+    ITEM_ADD = insert("item", NEW_ITEM, UPSERT_ITEM)
+    EMITTED_ADD = insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
     TURNS = (
-        f"WITH r AS (SELECT * FROM {_unnest({'queue': 'text', 'org': 'text'})}) "
-        "SELECT r.queue, r.org, t.rank, t.vt, coalesce((SELECT weight FROM org WHERE name = r.org), 1) "
-        "FROM r LEFT JOIN LATERAL (SELECT rank, vt FROM turn WHERE queue = r.queue AND org = r.org "
-        "ORDER BY rank FOR UPDATE) t ON true"
+        f"WITH r AS (SELECT * FROM {unnest({'queue': 'text', 'org': 'text'})}) "
+        "SELECT r.queue, r.org, t.pipeline, t.lane, t.rank, t.vt, "
+        "coalesce((SELECT weight FROM org WHERE name = r.org), 1) "
+        "FROM r LEFT JOIN LATERAL (SELECT pipeline, lane, rank, vt FROM turn WHERE queue = r.queue AND org = r.org "
+        "ORDER BY lane, pipeline, rank FOR UPDATE) t ON true"
     )
     TURN_SET = (
-        _insert("turn", {"queue": "text", "org": "text", "rank": "int", "vt": "double precision"}, "")
-        + "ON CONFLICT (queue, org, rank) DO UPDATE SET vt = greatest(turn.vt, excluded.vt)"
+        insert("turn", NEW_TURN, "")
+        + "ON CONFLICT (queue, org, lane, pipeline, rank) DO UPDATE SET vt = greatest(turn.vt, excluded.vt)"
     )
-    VT_NOW = (
-        "SELECT r.queue, (SELECT min(x.vt) FROM lane l CROSS JOIN LATERAL (SELECT vt FROM job WHERE state = 'queued' "
-        "AND queue = r.queue AND lane = l.name AND suspect = false AND vt > 0 ORDER BY vt LIMIT 1) x "
-        "WHERE l.down_ms IS NULL), (SELECT max(vt) FROM turn WHERE queue = r.queue) "
-        f"FROM {_unnest({'queue': 'text'})}"
+    SERVED_SET = insert("served", NEW_SERVED, SERVED_AGAIN)
+    FLOW_TIMES = FLOW_TIMES.format(
+        flow=f"{unnest(NEW_FLOW)} JOIN flow f ON f.queue = r.queue AND f.lane = r.lane AND f.pipeline = r.pipeline"
     )
-    FENCE_SAVE = _fence(FENCE_SAVE, SAVE_SET)
+    FENCE_SAVE = guarded(FENCE_SAVE, SAVE_SET)
     # whoever takes a job back may have read it long ago: it must still stand where it stood
-    FENCE_SETTLE = _fence(
+    FENCE_SETTLE = guarded(
         FENCE_SETTLE,
         SETTLE_SET,
         "AND (NOT r.expired_only OR j.lease_until_ms < $1) AND (NOT r.taken_back OR j.stage = r.stage)",
     )
-    HAND_OVER = _fence(HAND_OVER, HAND_OVER_SET)
-    OUTBOX_ADD = _insert("outbox", NEW_EVENT, "ON CONFLICT (event_id) DO NOTHING")
-    OUTBOX_SENT = f"DELETE FROM outbox o USING {_unnest({'id': 'bigint'})} WHERE o.id = r.id"
+    HAND_OVER = guarded(HAND_OVER, HAND_OVER_SET)
+    OUTBOX_ADD = insert("outbox", NEW_EVENT, "ON CONFLICT (event_id) DO NOTHING")
+    OUTBOX_SENT = f"DELETE FROM outbox o USING {unnest({'id': 'bigint'})} WHERE o.id = r.id"
     LEASE_BEGIN = (
-        "UPDATE job j SET lease_until_ms = CAST($1 AS bigint) + r.wait_ms FROM "
-        + _unnest({"org": "text", "id": "bigint", "token": "bigint", "wait_ms": "bigint"}, 1)
-        + " WHERE j.org = r.org AND j.id = r.id AND j.token = r.token AND j.lease_until_ms IS NULL"
+        "WITH own AS MATERIALIZED (SELECT k.org, k.id, r.wait_ms FROM "
+        + unnest({"org": "text", "id": "bigint", "token": "bigint", "wait_ms": "bigint"}, 1)
+        + " JOIN job k ON k.org = r.org AND k.id = r.id AND k.token = r.token AND k.lease_until_ms IS NULL "
+        "ORDER BY k.org, k.document_id, k.key FOR NO KEY UPDATE OF k) "
+        "UPDATE job j SET lease_until_ms = CAST($1 AS bigint) + own.wait_ms FROM own "
+        "WHERE j.org = own.org AND j.id = own.id"
     )
-    _FINISH = (
-        f"WITH done AS (UPDATE job j SET {FINISH_SET.replace('{r}', 'r.')} FROM {_unnest(FINISH, 1)} "
-        "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token "
-        "RETURNING r.ord, r.token, r.stage, r.worker, r.requests, j.org, j.document_id, j.key, j.generation, "
-        "j.claims, j.attempts, j.claimed_ms), "
-        f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM done ON CONFLICT DO NOTHING), "
-        f"ended AS ({FINISH_DOCUMENT} FROM done WHERE done.key = 'doc-' || done.document_id "
-        "AND d.org = done.org AND d.id = done.document_id) SELECT ord FROM done"
-    )
+    _FINISH = finishing(FINISH, FINISH_SET, "TRUE")
+    #: Both in one statement, which locks the jobs in order.
+    _SAVE_AND_FINISH = finishing(SAVED_OR_DONE, either("r.done", FINISH_SET, SAVE_SET), "r.done")
     #: A locked row is being saved or settled right now, and a save renews the lease itself.
     BEAT = (
-        f"WITH r AS (SELECT * FROM {_unnest({'id': 'bigint', 'token': 'bigint'}, 1)}), "
+        f"WITH r AS (SELECT * FROM {unnest({'id': 'bigint', 'token': 'bigint'}, 1)}), "
         "ours AS MATERIALIZED (SELECT j.org, j.id FROM job j JOIN r ON j.id = r.id "
         "WHERE j.token = r.token AND j.state = 'running' ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED) "
         "UPDATE job j SET lease_until_ms = CAST($1 AS bigint) + j.lease_ms, beat_ms = $1 FROM ours "
         "WHERE j.org = ours.org AND j.id = ours.id"
     )
     BEAT_HELD = (
-        f"SELECT j.id, j.token FROM {_unnest({'id': 'bigint', 'token': 'bigint'})} "
+        f"SELECT j.id, j.token FROM {unnest({'id': 'bigint', 'token': 'bigint'})} "
         "JOIN job j ON j.id = r.id AND j.token = r.token AND j.state = 'running'"
     )
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms, key, lane FROM job "
+        "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     PROMOTE = (
         "UPDATE job j SET state = r.state, vt = r.vt FROM "
-        + _unnest({"org": "text", "id": "bigint", "state": "text", "vt": "double precision"})
+        + unnest({"org": "text", "id": "bigint", "state": "text", "vt": "double precision"})
         + " WHERE j.org = r.org AND j.id = r.id AND j.state = 'waiting'"
     )
-    SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
+    SLOT_ADD = insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = (
         "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms FROM slot s "
-        f"WHERE s.key IN (SELECT r.key FROM {_unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
+        f"WHERE s.key IN (SELECT r.key FROM {unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
     )
     PARKED = (
-        "SELECT org, id, key, queue, lane FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
-        f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
+        f"SELECT org, id, key, queue, pipeline, lane, vt, {STALE} FROM job "
+        f"WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND {IN_SERVICE} "
+        f"AND NOT {IS_LACKED.format(now='$3')} "
+        "ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
     UNPARK = (
-        f"UPDATE job j SET state = 'queued' FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
+        "UPDATE job j SET state = 'queued', vt = r.vt FROM "
+        f"{unnest({'org': 'text', 'id': 'bigint', 'vt': 'double precision'})} "
         "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
     )
 
     DEPENDENCY_SHARED = f"{Dialect.DEPENDENCY_SHARED} FOR UPDATE"
-    CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
+    CALL_ADD = insert("retry_metrics", NEW_CALL, "")
     CALLS_FORGET = (
         "DELETE FROM retry_metrics WHERE ctid = ANY(ARRAY(SELECT ctid FROM retry_metrics WHERE timestamp < $1 "
         "ORDER BY timestamp LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1"
@@ -254,31 +268,42 @@ class PostgresDialect(Dialect):
     HELD_READY = f"{HELD_READY} FOR UPDATE SKIP LOCKED"
     HELD_PARKED = f"{HELD_PARKED} FOR UPDATE SKIP LOCKED"
     LEND = (
-        f"UPDATE job j SET {LEND_SET} FROM {_unnest({'org': 'text', 'id': 'bigint'}, 1)} "
+        f"UPDATE job j SET {LEND_SET.format(vt='r.vt')} "
+        f"FROM {unnest({'org': 'text', 'id': 'bigint', 'vt': 'double precision'}, 1)} "
         "WHERE j.org = r.org AND j.id = r.id"
     )
     JOB_FREED = (
-        "UPDATE job j SET limit_key = NULL, state = CASE WHEN j.state = 'parked' THEN 'queued' ELSE j.state END "
-        f"FROM {_unnest({'org': 'text', 'id': 'bigint'})} WHERE j.org = r.org AND j.id = r.id"
+        f"UPDATE job j SET limit_key = NULL FROM {unnest({'org': 'text', 'id': 'bigint'})} "
+        "WHERE j.org = r.org AND j.id = r.id"
     )
     UNLEND = (
-        f"UPDATE job j SET probe = NULL, home = NULL FROM {_unnest({'org': 'text', 'id': 'bigint'})} "
+        f"UPDATE job j SET probe = NULL, home = NULL FROM {unnest({'org': 'text', 'id': 'bigint'})} "
         "WHERE j.org = r.org AND j.id = r.id"
     )
     #: One that is being claimed right now is not waited for.
     RECALL = (
         "WITH lent AS MATERIALIZED (SELECT org, id FROM job WHERE probe = $1 AND state IN ('queued', 'parked') "
-        f"FOR UPDATE SKIP LOCKED) UPDATE job j SET {RECALL_SET} FROM lent "
+        f"FOR UPDATE SKIP LOCKED) UPDATE job j SET {RECALL_SET.format(job='j')} FROM lent "
         "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.key, j.queue, j.lane, j.state"
     )
 
-    CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    CHUNK_ADD = insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
     CHUNKS_GO = "SELECT set_config('perdure.chunks_go', $1, true)"
     CHUNK_DROP = (
-        f"DELETE FROM chunk c USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
+        f"DELETE FROM chunk c USING {unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
         "WHERE c.org = r.org AND c.document_id = r.document_id AND c.id = r.id"
     )
     INDEXED_LOCK = f"{Dialect.INDEXED_LOCK} FOR UPDATE OF i"
+    #: With those whose connections lead to them: who writes connections has locked both ends.
+    INDEXED_LOCK_PURGE = (
+        f"WITH gone AS (SELECT * FROM {unnest({'org': 'text', 'document_id': 'text'})}), "
+        "ends AS (SELECT org, document_id FROM gone UNION SELECT n.org, n.document_id FROM gone g "
+        "JOIN connection n ON n.org = g.org AND n.other_document_id = g.document_id), "
+        "locked AS MATERIALIZED (SELECT i.org, i.document_id, i.expected FROM ends e JOIN indexed i "
+        "ON i.org = e.org AND i.document_id = e.document_id ORDER BY i.org, i.document_id FOR UPDATE OF i) "
+        "SELECT l.org, l.document_id, l.expected FROM locked l JOIN gone g "
+        "ON g.org = l.org AND g.document_id = l.document_id"
+    )
     #: Numbers of transactions: what is not below the oldest that was still open may not have been seen.
     INDEXED_SET = (
         "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, generation = $6, "
@@ -288,7 +313,7 @@ class PostgresDialect(Dialect):
         "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) "
         "WHERE CAST($1 AS text) IS NOT NULL"
     )
-    CONNECTION_ADD = _insert(
+    CONNECTION_ADD = insert(
         "connection",
         NEW_CONNECTION,
         "WHERE EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org AND c.document_id = r.document_id "
@@ -296,16 +321,16 @@ class PostgresDialect(Dialect):
         f"AND c.document_id = r.other_document_id AND c.id = r.other_id) {UPSERT_CONNECTION}",
     )
     CONNECTION_DROP = (
-        f"DELETE FROM connection n USING {_unnest(dict(list(NEW_CONNECTION.items())[:5]))} WHERE n.org = r.org "
+        f"DELETE FROM connection n USING {unnest(dict(list(NEW_CONNECTION.items())[:5]))} WHERE n.org = r.org "
         "AND n.document_id = r.document_id AND n.chunk_id = r.chunk_id "
         "AND n.other_document_id = r.other_document_id AND n.other_id = r.other_id"
     )
     CONNECTION_CUT = (
-        f"DELETE FROM connection n USING {_unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
+        f"DELETE FROM connection n USING {unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
         "WHERE n.org = r.org AND n.document_id = r.document_id AND n.chunk_id = r.id"
     )
     CHUNK_VECTORS = (
-        f"SELECT c.document_id, c.num, c.vector FROM {_unnest({'document_id': 'text'}, 3)} JOIN chunk c "
+        f"SELECT c.document_id, c.num, c.vector FROM {unnest({'document_id': 'text'}, 3)} JOIN chunk c "
         "ON c.org = $1 AND c.document_id = r.document_id AND c.model = $2 AND octet_length(c.vector) = $3"
     )
     CHUNK_FOUND = (
@@ -319,16 +344,19 @@ class PostgresDialect(Dialect):
         "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num = ANY($4::bigint[])"
     )
 
+    #: The rows are locked, so they stay where they are; by key, what the planner knows of young tables misleads it.
     _CLAIM = (
-        "WITH ready AS MATERIALIZED (SELECT x.org, x.id FROM queue q CROSS JOIN lane l CROSS JOIN LATERAL ("
-        "SELECT org, id, vt, priority FROM job WHERE state = 'queued' AND queue = q.name AND lane = l.name "
-        "AND suspect = $5 ORDER BY vt, priority DESC, id LIMIT $6 FOR UPDATE SKIP LOCKED) x "
-        "WHERE q.name = ANY($4::text[]) AND NOT q.paused AND l.down_ms IS NULL "
-        "ORDER BY x.vt, x.priority DESC, x.id LIMIT $6) "
+        f"WITH ready AS MATERIALIZED (SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn "
+        "FROM flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane CROSS JOIN LATERAL ("
+        "SELECT ctid, id, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
+        "AND pipeline = f.pipeline AND suspect = $5 ORDER BY vt, priority DESC, id LIMIT $6 FOR UPDATE SKIP LOCKED) x "
+        "WHERE f.queue = ANY($4::text[]) AND ($7::text[] IS NULL OR f.pipeline = ANY($7::text[])) "
+        "AND NOT q.paused AND l.down_ms IS NULL "
+        "ORDER BY turn, x.priority DESC, x.id LIMIT $6) "
         "UPDATE job j SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
         "claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3 "
-        "FROM ready, document d WHERE j.org = ready.org AND j.id = ready.id AND d.org = j.org AND d.id = j.document_id "
-        f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}"
+        "FROM ready, document d WHERE j.ctid = ready.place AND d.org = j.org AND d.id = j.document_id "
+        f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}, ready.turn"
     )
 
     def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
@@ -338,10 +366,20 @@ class PostgresDialect(Dialect):
     def many(self, values: Sequence[int]) -> object:
         return list(values)
 
+    def fence(
+        self, saves: Sequence[Row], finished: Sequence[Row], order: Sequence[int], now_ms: int
+    ) -> Steps[list[Row]]:
+        if not saves or not finished:
+            return (yield from super().fence(saves, finished, order, now_ms))
+        both = {row[0]: (*row, None, None, False) for row in saves}
+        for ordinal, org, id_, token, stage, worker, requests in finished:
+            both[ordinal] = (ordinal, org, id_, token, stage, "", 0, False, worker, requests, True)
+        return (yield Query(self._SAVE_AND_FINISH, (now_ms,), [both[n] for n in order]))
+
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         return (yield Query(self._FINISH, (now_ms,), finished))
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        return (
-            yield Query(self._CLAIM, (claim.token, claim.worker, now_ms, list(claim.queues), suspect, limit))
-        )
+        served = None if claim.pipelines is None else list(claim.pipelines)
+        asked = (claim.token, claim.worker, now_ms, list(claim.queues), suspect, limit, served)
+        return (yield Query(self._CLAIM, asked))

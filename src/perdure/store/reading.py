@@ -152,17 +152,15 @@ class Reading:
         """Every queue, by name."""
 
         def steps() -> Steps[list[QueueRecord]]:
-            found = []
-            lanes = [row[0] for row in (yield Query(self.sql.LANES)) if row[1] is None]
-            for name, paused in (yield Query(self.sql.QUEUES)):
-                since: list[int] = []
-                for lane in lanes:
-                    for suspect in (False, True):
-                        since += [
-                            n for (n,) in (yield Query(self.sql.READY_SINCE, (name, lane, suspect))) if n
-                        ]
-                found.append(QueueRecord(name, bool(paused), min(since, default=None)))
-            return found
+            since: dict[str, list[int]] = {}
+            for *flow, _, closed in (yield Query(self.sql.FLOWS)):
+                for suspect in (False, True) if not closed else ():
+                    ready = yield Query(self.sql.READY_SINCE, (*flow, suspect))
+                    since.setdefault(flow[0], []).extend(n for (n,) in ready if n)
+            return [
+                QueueRecord(name, bool(paused), min(since.get(name, ()), default=None))
+                for name, paused in (yield Query(self.sql.QUEUES))
+            ]
 
         return await self._read(steps)
 

@@ -15,7 +15,7 @@ DEAD_KEPT = (
 )
 DEAD_OLDEST = "SELECT died_ms FROM dead WHERE queue = $1 ORDER BY died_ms, org, document_id LIMIT 1 OFFSET $2"
 ENDED = (
-    "SELECT org, id, state, coalesce(finished_ms, 0) FROM document WHERE (org, id) > ($1, $2) "
+    "SELECT org, id, state, coalesce(finished_ms, 0), generation FROM document WHERE (org, id) > ($1, $2) "
     "ORDER BY org, id LIMIT $3"
 )
 
@@ -62,6 +62,8 @@ class Ended:
         found: int | None = await self._read(steps)
         return found
 
-    async def ended(self, after: tuple[str, str], limit: int) -> list[tuple[str, str, str, int]]:
-        """The next documents after (organisation, id), whatever they are: with their state and when they ended."""
-        return [(row[0], row[1], row[2], row[3]) for row in await self._rows(ENDED, *after, limit)]
+    async def ended(self, after: tuple[str, str], limit: int) -> list[tuple[str, str, str, int, int]]:
+        """The next documents after (organisation, id), whatever they are: with their state, when they ended and their
+        generation."""
+        found: list[tuple[str, str, str, int, int]] = await self._rows(ENDED, *after, limit)
+        return found

@@ -28,6 +28,7 @@ from perdure.store.records import Attempt, Claimed, DependencyRecord, DocumentRe
 from perdure.store.text import cleaned
 
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
+JOB_QUEUE = JOB_COLUMNS.split(", ").index("j.queue")
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
@@ -135,10 +136,10 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
-        case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted):
+        case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted, bounded=bounded):
             state = State.WAITING if delay_ms else State.QUEUED
             attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
-            postponed_ms += delay_ms
+            postponed_ms += delay_ms if bounded else 0
         case Hold(suspect=suspect, aside=False) if op.lane in lanes_down:
             state = State.QUEUED
             attempts, holds = attempts - 1, 0
@@ -150,8 +151,9 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts, delay_ms = attempts - 1, GATHERS
         case _:
             assert_never(op.outcome)
-    if state is State.QUEUED and j.limit_key is not None:
-        state = State.PARKED  # back under its limit: whoever fills, counts under the limit's lock
+    limited = j.limit_key is not None and not (op.save is not None and op.save.frees)
+    if state is State.QUEUED and limited:
+        state = State.PARKED  # back under its limit: the flush that fills it counts under the limit's lock
     terminal = state is State.DEAD
     return (
         ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, op.lane, delay_ms, attempts,

@@ -22,8 +22,10 @@ from perdure.store.counting import Counting, counted, folded
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
 from perdure.store.flusher import RETRY_S, Flusher
+from perdure.store.identity import Identities
 from perdure.store.inspecting import Inspecting
 from perdure.store.keys import Keys
+from perdure.store.lacking import LACKED_READY
 from perdure.store.listing import Listing
 from perdure.store.metering import Metering
 from perdure.store.once import Onces
@@ -49,6 +51,7 @@ from perdure.store.records import (
     WorkerRecord,
 )
 from perdure.store.retained import Ended
+from perdure.store.serving import Serving
 from perdure.store.standing import Standings
 from perdure.store.stuck import StuckJobs
 from perdure.store.webhooks import Webhooks
@@ -61,6 +64,7 @@ class SqlStore(
     Inspecting,
     Auditing,
     Listing,
+    Serving,
     DeadLetters,
     Archive,
     Metering,
@@ -72,6 +76,7 @@ class SqlStore(
     Keys,
     Standings,
     Webhooks,
+    Identities,
 ):
     """See `perdure.store.base.Store` for what each verb promises."""
 
@@ -100,6 +105,7 @@ class SqlStore(
         except BaseException:
             await self.driver.close()
             raise
+        self.flusher.knows = len(migrate.known(self.dialect_name))
         self.flusher.start()
 
     async def close(self) -> None:
@@ -180,6 +186,11 @@ class SqlStore(
     async def tend(self) -> None:
         await self.driver.tend()
 
+    @property
+    def lost(self) -> StoreError | None:
+        """Why this process writes nothing more: a file was deleted under it, or a newer release migrated the store."""
+        return self.driver.lost or self.flusher.lost
+
     async def peers(self) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await self._rows(self.sql.PEERS)]
 
@@ -236,7 +247,7 @@ class SqlStore(
 
         def steps() -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-            for org, id_ in sorted(found):
+            for org, _, _, id_ in sorted(found):
                 yield Query(self.sql.GATHER, (now, org, id_))
 
         await self._write(steps)
@@ -273,11 +284,21 @@ class SqlStore(
     async def expired(self, limit: int, bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
         return rows.jobs(await self._rows(self.sql.EXPIRED, self.clock.now_ms(), limit), bad)
 
+    async def expired_since(self, limit: int) -> dict[tuple[int, int], tuple[int, int]]:
+        found = await self._rows(self.sql.EXPIRED_SINCE, self.clock.now_ms(), limit)
+        return {(row[0], row[1]): (row[2], row[3]) for row in found}
+
     async def in_hand(self, worker: int) -> list[Job]:
         return rows.jobs(await self._rows(self.sql.IN_HAND, worker))
 
     async def refill(self) -> None:
-        """Let in what waits for room under a limit; heals whatever a crash left behind."""
+        """Let in what waits for room under a limit; heals whatever a crash left behind. Ready jobs of pipelines that
+        no worker has give up their room first."""
+
+        now_ms = await self.now_ms()
+
+        def park(counting: Counting) -> Steps[None]:
+            counting.parked((yield Query(self.sql.PARK_LACKED, (now_ms,))))
 
         def steps(counting: Counting) -> Steps[int]:
             keys = [row[0] for row in (yield Query(self.sql.PARKED_KEYS))]
@@ -286,6 +307,8 @@ class SqlStore(
                 yield from entering.fill(self.sql, keys, now, counting)
             return len(keys)
 
+        if await self._rows(LACKED_READY, now_ms):
+            await self._count(park)
         if await self._count(steps):
             self.wake_soon()
 
@@ -297,10 +320,9 @@ class SqlStore(
                 aged = yield Query(self.sql.PRUNE_AGED, (queue, now - age_ms, limit))
                 beyond = yield Query(self.sql.PRUNE_BEYOND, (queue, count, limit))
                 found = list(dict.fromkeys([*aged, *beyond]))[:limit]
-                if found:
-                    yield Query(self.sql.PRUNE_ITEM, rows=[(r[0], *r[2:]) for r in found])
-                    yield Query(self.sql.PRUNE_JOB, rows=[(r[0], r[1]) for r in found])
-                    pruned += len(found)
+                gone = yield Query(self.sql.PRUNE_JOB, rows=found)
+                yield Query(self.sql.PRUNE_ITEM, rows=gone)
+                pruned += len(gone)
             return pruned
 
         return await self._write(steps)

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,30 +23,21 @@ from typing import Any, TypeVar
 
 import apsw
 
-from perdure.core.clock import wall_ms
 from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
-from perdure.store.base import DataRefused, Row, Steps
+from perdure.store.base import DataRefused, OldestWriter, Row, Steps
+from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.sqlite_clock import Mark, SteadyWall
 from perdure.store.sqlite_dialect import SqliteDialect
+from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted
 from perdure.store.turn import Turn
 
 T = TypeVar("T")
 NETWORK_FILESYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "lustre",
-        "glusterfs",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-    }
+    "nfs nfs4 cifs smb3 smbfs 9p afs ceph lustre glusterfs fuse.sshfs fuse.glusterfs".split()
 )
 BUSY_MS = 10_000
+STATEMENT_S = 30.0  # that a single statement may take, as on PostgreSQL
+STEPS = 1_000_000  # of SQLite's machine, some 20 ms, between two notes of progress: each takes the interpreter's lock
 WRITER = "perdure-writer"
 WRITER_CACHE_KB = 16_384
 READER_CACHE_KB = 8_192
@@ -69,6 +61,11 @@ class SqliteDriver:
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
         self._turn: Turn
+        self._mark: Mark
+        self._clock: SteadyWall
+        self._files: OpenFiles
+        self.lost: StoreError | None = None
+        self._end_statement_s = math.inf
         self._locks: dict[tuple[str, int], int] = {}
 
     async def open(self) -> None:
@@ -82,8 +79,14 @@ class SqliteDriver:
             for name in ("locks", "wake"):
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
             self._turn = Turn(self.directory / "turn")
+            self._mark = Mark(self.directory / "clock")
+            self._clock = SteadyWall(mark=self._mark)
             with self._turn.taken():
-                self._connection()
+                refuse_half_deleted(self.path)
+                connection = self._connection()
+                connection.execute("PRAGMA schema_version").fetchall()  # opens the log
+                connection.set_progress_handler(self._progressed, STEPS)
+                self._files = OpenFiles(self.path)
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot open {self.path}: {error.strerror}; check the path and its rights"
@@ -101,6 +104,7 @@ class SqliteDriver:
             await self._in(self._writer, shut)
             self._writer.shutdown()
             self._turn.close()
+            self._mark.close()
             self._writer = self._readers = None
         for name, number in list(self._locks):
             await self.unlock(name, number)
@@ -109,23 +113,28 @@ class SqliteDriver:
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
-            with self._turn.taken(), mapped():
+            with mapped(), self._turn.taken():
                 connection = self._connection()
+                self._check(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    answer = drive(connection, steps())
+                    answer = drive(connection, steps(), self._begins)
+                    self._end_statement_s = math.inf
                     connection.execute("COMMIT")
-                    return answer
                 except BaseException:
+                    self._end_statement_s = math.inf
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
+                self._check(connection)
+                return answer
 
         return await self._in(self._writer, run)
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
             with mapped():
+                self._files.check()
                 connection = self._connection()
                 connection.execute("BEGIN")
                 try:
@@ -140,12 +149,32 @@ class SqliteDriver:
 
     async def script(self, text: str) -> None:
         def run() -> None:
-            with self._turn.taken(), mapped():
+            with mapped(), self._turn.taken():
                 connection = self._connection()
+                self._check(connection)
                 with connection:
                     connection.execute(text)
 
         await self._in(self._writer, run)
+
+    def _begins(self, many: bool) -> None:
+        """A statement begins: those who wait hear of it, and a single one must end in time."""
+        self._turn.advance()
+        self._end_statement_s = math.inf if many else time.monotonic() + STATEMENT_S
+
+    def _progressed(self) -> bool:
+        """Called by SQLite while a statement runs; True ends it."""
+        self._turn.advance()
+        return time.monotonic() > self._end_statement_s
+
+    def _check(self, connection: apsw.Connection) -> None:
+        """Make sure that the files which are open are those that others find; if not, rescue what can be rescued."""
+        try:
+            self._files.check()
+        except StoreError as error:
+            self.lost = error
+            self._files.rescue(connection)
+            raise
 
     def _connection(self) -> apsw.Connection:
         """This thread's connection."""
@@ -153,6 +182,7 @@ class SqliteDriver:
         if found is None:
             writes = threading.current_thread().name.startswith(WRITER)
             found = connect(self.path, WRITER_CACHE_KB if writes else READER_CACHE_KB)
+            found.create_scalar_function("perdure_now", lambda *_: self._clock.now_ms(), 0)
             self._local.connection = found
             self._connections.append(found)
         return found
@@ -173,11 +203,11 @@ class SqliteDriver:
             return True
         if self._writer is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
-        fd = os.open(self._lock_path(name, number), os.O_RDWR | os.O_CREAT, 0o644)
+        fd = open_unshared(self._lock_path(name, number), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(fd)
+            close_unshared(fd)
             return False
         self._locks[name, number] = fd
         return True
@@ -187,14 +217,14 @@ class SqliteDriver:
         if name == "worker":  # its number is never given again
             self._lock_path(name, number).unlink(missing_ok=True)
         if fd is not None:
-            os.close(fd)
+            close_unshared(fd)
 
     async def locked(self, name: str, numbers: Sequence[int]) -> set[int]:
         return {number for number in numbers if self._is_locked(name, number)}
 
     def _is_locked(self, name: str, number: int) -> bool:
         try:
-            fd = os.open(self._lock_path(name, number), os.O_RDONLY)
+            fd = open_unshared(self._lock_path(name, number), os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -204,10 +234,25 @@ class SqliteDriver:
         except BlockingIOError:
             return True
         finally:
-            os.close(fd)
+            close_unshared(fd)
 
     async def tend(self) -> None:
-        return  # a file lock cannot be lost while its process lives
+        """Look after the files; a file lock cannot be lost while its process lives."""
+        try:
+            self._files.check()
+        except StoreError:
+            await self.write(_nothing)  # to rescue what can be rescued
+            raise
+
+    async def location(self) -> str:
+        status = self.path.stat()
+        return f"{self.path.resolve()}#{status.st_dev}:{status.st_ino}"
+
+    async def oldest_writer(self) -> OldestWriter | None:
+        return None  # one writes at a time, and the feed waits for nobody
+
+    async def durability(self) -> dict[str, str]:
+        return {"synchronous": "full"}
 
     async def up_for_s(self) -> float:
         return math.inf
@@ -233,7 +278,7 @@ class SqliteDriver:
         name = f"{os.getpid()}-{secrets.token_hex(8)}"
         making, fifo = self.directory / f"wake-{name}", self.directory / "wake" / name
         os.mkfifo(making)
-        fd = os.open(making, os.O_RDWR | os.O_NONBLOCK)
+        fd = open_unshared(making, os.O_RDWR | os.O_NONBLOCK)
         making.rename(fifo)  # seen once it has a reader: others remove what nobody reads
 
         def readable() -> None:
@@ -245,7 +290,7 @@ class SqliteDriver:
         async def stop() -> None:
             loop.remove_reader(fd)
             fifo.unlink(missing_ok=True)
-            os.close(fd)
+            close_unshared(fd)
 
         return stop
 
@@ -260,17 +305,24 @@ def connect(path: Path, cache_kb: int = WRITER_CACHE_KB) -> apsw.Connection:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=4000",
                        f"cache_size=-{cache_kb}", "temp_store=MEMORY"):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}")
-        connection.create_scalar_function("perdure_now", lambda *_: wall_ms(), 0)
     return connection
 
 
-def drive(connection: apsw.Connection, steps: Steps[T]) -> T:
-    """Run the steps on this connection."""
+def _nothing() -> Steps[None]:
+    return
+    yield
+
+
+def drive(
+    connection: apsw.Connection, steps: Steps[T], begins: Callable[[bool], None] = lambda many: None
+) -> T:
+    """Run the steps on this connection; `begins` is told of each, and whether it is run for many rows."""
     rows: list[Row] = []
     try:
         query = next(steps)
         while True:
             sql = numbered(query.sql)
+            begins(query.rows is not None)
             if query.rows is None:
                 rows = list(connection.execute(sql, tuple(query.params)))
             else:
@@ -288,7 +340,7 @@ def mapped() -> Iterator[None]:
     """SQLite's errors as ours."""
     try:
         yield
-    except (apsw.BusyError, apsw.LockedError) as error:
+    except (apsw.BusyError, apsw.LockedError, apsw.ProtocolError) as error:
         raise StoreBusy(f"the database is locked: {error}") from error
     except (
         apsw.ConstraintError,
@@ -300,6 +352,10 @@ def mapped() -> Iterator[None]:
     ) as error:
         code = getattr(error, "extendedresult", None)
         raise DataRefused(str(error), code == apsw.SQLITE_CONSTRAINT_FOREIGNKEY) from error
+    except apsw.InterruptError as error:
+        raise StoreBusy(
+            f"a statement took longer than {STATEMENT_S:g} s; make it smaller", code="lock_timeout"
+        ) from error
     except apsw.FullError as error:
         raise StoreUnavailable("the disk is full; free some space") from error
     except apsw.NotADBError as error:
@@ -312,6 +368,10 @@ def mapped() -> Iterator[None]:
         ) from error
     except apsw.Error as error:
         raise StoreError(f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot use the files of the database: {error}; check disk and rights"
+        ) from error
 
 
 def refuse_network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:

@@ -50,8 +50,11 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
+from perdure.store.fairness import FLOW_TIMES, NEW_TURN, STALE
 from perdure.store.feed import NEW_FEED
+from perdure.store.lacking import IS_LACKED
 from perdure.store.operations import Claim
+from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
 
 def _insert(table: str, columns: dict[str, str], conflict: str) -> str:
@@ -80,10 +83,18 @@ class SqliteDialect(Dialect):
         "AND (change, number) > ($2, $3) AND change < 1 "
         "ORDER BY change, number LIMIT $4"
     )
+    FEED_HEARD = (
+        "NOT EXISTS (SELECT 1 FROM webhook w WHERE w.org = feed.org "
+        "AND feed.number > CAST(substr(w.place, instr(w.place, '-') + 1) AS integer))"
+    )
     FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
-    DOCUMENT_SAME = "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $3 AND dedupe = $4"
+    DOCUMENT_SAME = (
+        "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $4 AND dedupe = $5 "
+        "UNION SELECT $1, id FROM document WHERE org = $2 AND id = $3"
+    )
     WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
     DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')}"
+    DOCUMENT_LOCK_PURGE = DOCUMENT_LOCK
     DOCUMENT_OPEN = (
         f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
@@ -112,18 +123,16 @@ class SqliteDialect(Dialect):
     ITEM_ADD = _insert("item", NEW_ITEM, UPSERT_ITEM)
     EMITTED_ADD = _insert("emitted", NEW_EMITTED, UPSERT_EMITTED)
     TURNS = (
-        "SELECT $1, $2, t.rank, t.vt, coalesce((SELECT weight FROM org WHERE name = $2), 1) "
+        "SELECT $1, $2, t.pipeline, t.lane, t.rank, t.vt, coalesce((SELECT weight FROM org WHERE name = $2), 1) "
         "FROM (SELECT 1) LEFT JOIN turn t ON t.queue = $1 AND t.org = $2"
     )
-    TURN_SET = (
-        "INSERT INTO turn (queue, org, rank, vt) VALUES ($1, $2, $3, $4) "
-        "ON CONFLICT (queue, org, rank) DO UPDATE SET vt = max(turn.vt, excluded.vt)"
+    TURN_SET = _insert(
+        "turn",
+        NEW_TURN,
+        "ON CONFLICT (queue, org, lane, pipeline, rank) DO UPDATE SET vt = max(turn.vt, excluded.vt)",
     )
-    VT_NOW = (
-        "SELECT $1, (SELECT min((SELECT vt FROM job WHERE state = 'queued' AND queue = $1 AND lane = l.name "
-        "AND suspect = 0 AND vt > 0 ORDER BY vt LIMIT 1)) FROM lane l WHERE l.down_ms IS NULL), "
-        "(SELECT max(vt) FROM turn WHERE queue = $1)"
-    )
+    SERVED_SET = _insert("served", NEW_SERVED, SERVED_AGAIN)
+    FLOW_TIMES = FLOW_TIMES.format(flow="flow f") + " WHERE f.queue = $1 AND f.pipeline = $2 AND f.lane = $3"
     FENCE_SAVE = _bind(
         f"UPDATE job SET {SAVE_SET} WHERE id = {{r}}id AND token = {{r}}token AND state = 'running' RETURNING {{r}}ord",
         FENCE_SAVE,
@@ -163,17 +172,19 @@ class SqliteDialect(Dialect):
     )
     BEAT_HELD = "SELECT id, token FROM job WHERE id = $1 AND token = $2 AND state = 'running'"
     DUE = (
-        "SELECT id, org, queue, limit_key, claims, priority, run_at_ms, key, lane FROM job "
+        "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2"
     )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
     PARKED = (
-        "SELECT org, id, key, queue, lane FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' "
-        f"AND {IN_SERVICE} ORDER BY vt, priority DESC, id LIMIT $2"
+        f"SELECT org, id, key, queue, pipeline, lane, vt, {STALE} FROM job "
+        f"WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND {IN_SERVICE} "
+        f"AND NOT {IS_LACKED.format(now='$3')} "
+        "ORDER BY vt, priority DESC, id LIMIT $2"
     )
-    UNPARK = "UPDATE job SET state = 'queued' WHERE org = $1 AND id = $2 AND state = 'parked'"
+    UNPARK = "UPDATE job SET state = 'queued', vt = $3 WHERE org = $1 AND id = $2 AND state = 'parked'"
     CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
     CALLS_FORGET = (
         "DELETE FROM retry_metrics WHERE rowid IN "
@@ -181,14 +192,11 @@ class SqliteDialect(Dialect):
     )
     HELD_READY = HELD_READY
     HELD_PARKED = HELD_PARKED
-    LEND = f"UPDATE job SET {LEND_SET} WHERE org = $2 AND id = $3"
-    JOB_FREED = (
-        "UPDATE job SET limit_key = NULL, state = CASE WHEN state = 'parked' THEN 'queued' ELSE state END "
-        "WHERE org = $1 AND id = $2"
-    )
+    LEND = f"UPDATE job SET {LEND_SET.format(vt='$4')} WHERE org = $2 AND id = $3"
+    JOB_FREED = "UPDATE job SET limit_key = NULL WHERE org = $1 AND id = $2"
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
     RECALL = (
-        f"UPDATE job SET {RECALL_SET} WHERE probe = $1 AND state IN ('queued', 'parked') "
+        f"UPDATE job SET {RECALL_SET.format(job='job')} WHERE probe = $1 AND state IN ('queued', 'parked') "
         "RETURNING key, queue, lane, state"
     )
 
@@ -203,6 +211,7 @@ class SqliteDialect(Dialect):
         "UPDATE indexed SET revision = $3, expected = $4, saved_ms = $5, generation = $6, "
         "change = (SELECT max(change) + 1 FROM indexed WHERE org = $1) WHERE org = $1 AND document_id = $2"
     )
+    INDEXED_LOCK_PURGE = "SELECT org, document_id, expected FROM indexed WHERE org = $1 AND document_id = $2"
     INDEXED_MARK = "SELECT coalesce(max(change), 0) + 1 FROM indexed WHERE org = $1"
     CONNECTION_ADD = (
         f"INSERT INTO connection ({', '.join(NEW_CONNECTION)}) SELECT $1, $2, $3, $4, $5, $6, $7 "
@@ -230,13 +239,14 @@ class SqliteDialect(Dialect):
         "AND (CAST($3 AS text) IS NULL OR d.id = $3)"
     )
 
-    _PAIRS = (
-        "SELECT q.name, l.name FROM queue q, lane l WHERE q.name IN (SELECT value FROM json_each($1)) "
-        "AND NOT q.paused AND l.down_ms IS NULL"
+    _FLOWS = (
+        "SELECT f.queue, f.lane, f.pipeline, f.shift FROM flow f JOIN queue q ON q.name = f.queue "
+        "JOIN lane l ON l.name = f.lane WHERE f.queue IN (SELECT value FROM json_each($1)) "
+        "AND ($2 IS NULL OR f.pipeline IN (SELECT value FROM json_each($2))) AND NOT q.paused AND l.down_ms IS NULL"
     )
     _READY = (
-        "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND suspect = $3 "
-        "ORDER BY vt, priority DESC, id LIMIT $4"
+        "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
+        "AND suspect = $4 ORDER BY vt, priority DESC, id LIMIT $5"
     )
     _TAKE = (
         "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
@@ -264,12 +274,16 @@ class SqliteDialect(Dialect):
         return accepted
 
     def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        pairs = yield Query(self._PAIRS, (json.dumps(claim.queues),))
         ready: list[Row] = []
-        for queue, lane in pairs:
-            ready += yield Query(self._READY, (queue, lane, suspect, limit))
-        ids = [(row[2],) for row in (nsmallest(limit, ready) if len(pairs) > 1 else ready)]
-        if not ids:
+        served = None if claim.pipelines is None else json.dumps(claim.pipelines)
+        flows = yield Query(self._FLOWS, (json.dumps(claim.queues), served))
+        for *flow, shift in flows:
+            for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, limit))):
+                ready.append((vt + shift if vt > 0 else vt, rank, id_))
+        chosen = nsmallest(limit, ready) if len(flows) > 1 else ready
+        if not chosen:
             return []
+        ids = [(row[2],) for row in chosen]
         yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows=ids)
-        return (yield Query(self._TAKEN, rows=ids))
+        taken = yield Query(self._TAKEN, rows=ids)
+        return [(*row, turn) for row, (turn, _, _) in zip(taken, chosen, strict=True)]

@@ -20,6 +20,7 @@ from perdure.store import entering, rows
 from perdure.store.base import Driver, Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import JOB_COLUMNS, Dialect
+from perdure.store.locking import by_document
 from perdure.store.operations import Settle
 from perdure.store.reading import one
 from perdure.store.records import RetryJob
@@ -46,12 +47,13 @@ _SINCE = "coalesce(j.aside_ms, CASE WHEN j.run_at_ms > j.created_ms THEN j.run_a
 _PAST_DUE = (
     "FROM {page} JOIN document d ON d.org = j.org AND d.id = j.document_id LEFT JOIN queue q ON q.name = j.queue "
     "LEFT JOIN lane l ON l.name = j.lane "
+    "LEFT JOIN flow f ON f.queue = j.queue AND f.lane = j.lane AND f.pipeline = j.pipeline "
     f"WHERE j.finished_ms IS NULL AND {_SINCE} <= $5 AND coalesce(j.progress_ms, 0) <= $5"
 )
-_KNOWN = "q.name IS NOT NULL AND l.name IS NOT NULL"
+_KNOWN = "q.name IS NOT NULL AND l.name IS NOT NULL AND f.queue IS NOT NULL"
 _OPEN = "(l.name IS NULL OR (l.down_ms IS NULL AND l.open_ms <= $5))"
 #: Elsewhere without an answer and without a lease that would end; or here, where workers had every chance and either
-#: put it aside each time or cannot see it: claims join queue and lane.
+#: put it aside each time or cannot see it: claims look into flows.
 STUCK = (
     f"SELECT {JOB_COLUMNS}, d.collection, j.requeues, j.requeued_ms, "
     f"CASE WHEN j.state IN ('queued', 'parked') AND NOT ({_KNOWN}) THEN 'lost' ELSE j.state END, "
@@ -71,7 +73,7 @@ STARVED = (
 REQUEUE = (
     "UPDATE job SET state = 'waiting', run_at_ms = CASE WHEN run_at_ms = 0 THEN 0 ELSE CAST($1 AS bigint) END, "
     "aside_ms = $5, holds = 0, requeues = requeues + 1, requeued_ms = $1 "
-    "WHERE org = $2 AND id = $3 AND requeues = $4 AND token IS NULL AND finished_ms IS NULL AND "
+    "WHERE org = $2 AND id = $3 AND requeues = $4 AND claims = $7 AND token IS NULL AND finished_ms IS NULL AND "
     "(state = CAST($6 AS text) OR ($6 = 'lost' AND state IN ('queued', 'parked'))) RETURNING id"
 )
 SEIZE = (
@@ -136,7 +138,7 @@ class Run:
 
 def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int, counting: Counting) -> Steps[None]:
     """Claim jobs that nobody has under the token they bring, those that still stand as they did."""
-    for job in jobs:
+    for job in sorted(jobs, key=by_document):
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
         if (yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))):
             counting.left(was[0])
@@ -202,12 +204,13 @@ def _requeue(
     sql: Dialect, clock_ms: int | None, stuck: Sequence[StuckJob], skipped: Counter[str], counting: Counting
 ) -> Steps[list[StuckJob]]:
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
-    yield from entering.declare(sql, [s.job.queue for s in stuck], [s.job.lane for s in stuck])
+    yield from entering.declare_flows(sql, [(s.job.queue, s.job.pipeline, s.job.lane) for s in stuck])
     taken = []
-    for each in sorted(stuck, key=lambda s: s.job.id):
+    for each in sorted(stuck, key=lambda s: by_document(s.job)):
         job = each.job
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
-        if (yield Query(REQUEUE, (now_ms, job.org, job.id, each.requeues, each.since_ms, each.state))):
+        stood = (each.requeues, each.since_ms, each.state, job.claims)
+        if (yield Query(REQUEUE, (now_ms, job.org, job.id, *stood))):
             taken.append(each)
             counting.left(was[0])
             counting.job(job.key, job.queue, job.lane, "waiting")

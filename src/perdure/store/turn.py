@@ -1,15 +1,15 @@
 """Whose turn it is to write: one process at a time, more or less in the order they asked, through a `flock` on a file.
 
-SQLite's own busy handler starves writers. The holder writes down who it is and since when, so that nobody waits for
-ever for a process that was frozen in the middle of a transaction: a *worker* that keeps its turn for too long is ended,
-its documents are taken up by others. Any other process is only named in the error.
+SQLite's own busy handler starves writers. The holder writes down who it is and, again and again, that it makes
+progress, so that nobody waits for ever for a process that was frozen in the middle of a transaction: a *worker* that
+keeps its turn without progress for too long is ended, its documents are taken up by others. Any other process is only
+named in the error.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 import signal
 import threading
 import time
@@ -19,17 +19,19 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from perdure.errors import StoreBusy
+from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.lock_holder import lock_holder
 
 PATIENCE_S = 15.0
 FROZEN_S = 3.0  # after which a stopped worker is ended
-STUCK_S = 10.0  # after which one that runs, but does not get on, is
+STUCK_S = 10.0  # after which one that runs without progress is
 LOOK_S = 0.25
+NOTE_S = 1.0  # between two notes of progress
 SOON_S = (0.000_2, 0.000_4, 0.000_8, 0)
 LATE_S = 1.0  # a look this late says that we were paused ourselves
 NAME = "perdure-worker"  # at most 15 characters
 
-_LOCK = re.compile(r"\d+: FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
-_NOBODY = b" " * 40
+_NOBODY = b" " * 60
 
 
 class Turn:
@@ -37,23 +39,39 @@ class Turn:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = open_unshared(path, os.O_RDWR | os.O_CREAT)
+        self._held: int | None = None  # the locked descriptor
+        self._noted_s = 0.0
 
     def close(self) -> None:
-        os.close(self._fd)
+        close_unshared(self._fd)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Ours while the body runs; StoreBusy names who keeps us waiting."""
         fd = self._fd if self._soon() else await_turn(self.path)
         try:
-            os.pwrite(fd, f"{os.getpid()} {time.monotonic_ns()}".encode().ljust(len(_NOBODY)), 0)
+            self._held = fd
+            self._note(time.monotonic())
             yield
         finally:
-            os.pwrite(fd, _NOBODY, 0)
+            self._held = None
+            with suppress(OSError):  # whatever the disk says, others must have their turn
+                os.pwrite(fd, _NOBODY, 0)
             fcntl.flock(fd, fcntl.LOCK_UN)
             if fd != self._fd:
-                os.close(fd)
+                close_unshared(fd)
+
+    def advance(self) -> None:
+        """Tell those who wait that our transaction makes progress; cheap, so that it can be called often."""
+        if self._held is not None and (now_s := time.monotonic()) - self._noted_s >= NOTE_S:
+            self._note(now_s)
+
+    def _note(self, now_s: float) -> None:
+        assert self._held is not None
+        self._noted_s = now_s
+        said = f"{os.getpid()} {threading.get_native_id()} {time.monotonic_ns()}"
+        os.pwrite(self._held, said.encode().ljust(len(_NOBODY)), 0)
 
     def _soon(self) -> bool:
         """Whether it is ours within about the time that a commit takes: to wait in a thread costs twice the CPU."""
@@ -78,11 +96,11 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
     deciding, given_up = threading.Lock(), threading.Event()
 
     def wait() -> None:
-        fd = os.open(path, os.O_RDWR)
+        fd = open_unshared(path, os.O_RDWR)
         fcntl.flock(fd, fcntl.LOCK_EX)
         with deciding:
             if given_up.is_set():
-                os.close(fd)
+                close_unshared(fd)
             else:
                 answer.put(fd)
 
@@ -97,49 +115,56 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
         given_up.set()
     if not answer.empty():
         return answer.get()
-    raise StoreBusy(f"process {_told(path)} has held the database for {patience_s:g} s; is it frozen?")
+    what = "it writes a lot, try again" if watch.moved else "is it frozen?"
+    raise StoreBusy(f"process {_told(path)} has held the database for {patience_s:g} s; {what}")
 
 
 class Watch:
-    """Watches whoever has the turn while we wait, and ends a worker that is found in the same turn for too long.
+    """Watches the process that has the turn while we wait, and ends a worker that makes no progress for too long.
 
-    Only what was seen counts: somebody who was paused together with us gets all his time again.
+    Progress is a note of the holder, or input and output of the thread that has the turn (a long commit cannot note
+    anything). Only what was seen counts: a process that was paused together with us gets all its time again.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._turn: tuple[int, bytes] | None = None
+        self._seen: tuple[int, bytes, bytes] | None = None
         self._since_s = self._looked_s = 0.0
+        self.moved = False  # whether it made progress at the last looks
 
     def look(self) -> None:
-        pid, now_s = holder(self.path), time.monotonic()
-        turn = None if pid is None else (pid, self.path.read_bytes())
-        if turn != self._turn or now_s - self._looked_s > LATE_S:
-            self._turn, self._since_s = turn, now_s
+        pid, now_s = lock_holder(self.path), time.monotonic()
+        seen = None
+        if pid is not None:
+            said = self.path.read_bytes()
+            seen = (pid, said, _transferred(pid, said))
+        if seen != self._seen or now_s - self._looked_s > LATE_S:
+            self._seen, self._since_s = seen, now_s
         self._looked_s = now_s
+        self.moved = seen is not None and now_s - self._since_s < FROZEN_S
         if pid is not None and pid != os.getpid() and _name(pid) == NAME:
             self._end_if_stuck(pid, now_s - self._since_s)
 
     def _end_if_stuck(self, pid: int, held_s: float) -> None:
         states = _states(pid)
-        # one that waits for the disk cannot be ended, and may get on
+        # one that waits for the disk cannot be ended, and may go on
         if (held_s > FROZEN_S and states & {"T", "t"}) or (held_s > STUCK_S and states and "D" not in states):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def holder(path: Path) -> int | None:
-    """The process that has the turn, by the kernel's word; None when nobody has it or the kernel cannot be asked."""
-    try:
-        inode, locks = path.stat().st_ino, Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    return next((int(pid) for pid, of in _LOCK.findall(locks) if int(of) == inode), None)
-
-
 def _told(path: Path) -> str:
-    """Who has the turn, for people: where the kernel cannot be asked, by what the holder wrote down."""
-    return str(holder(path) or path.read_text().partition(" ")[0] or "unknown")
+    """Name the process that has the turn, for people; if the kernel cannot be asked, the one that wrote itself down."""
+    said = path.read_text().split()
+    return str(lock_holder(path) or (said[0] if said else "unknown"))
+
+
+def _transferred(pid: int, said: bytes) -> bytes:
+    """The kernel's account of what the thread that has the turn has read and written; empty when unknown."""
+    try:
+        return Path(f"/proc/{pid}/task/{int(said.split()[1])}/io").read_bytes()
+    except (OSError, IndexError, ValueError):
+        return b""
 
 
 def _name(pid: int) -> str:

@@ -34,7 +34,17 @@ _DELIVERY = (
     "SELECT d.id, d.webhook, d.org, d.name, d.document_id, d.body, d.state, d.tries, d.created_ms, d.due_ms, "
     "d.ended_ms, d.status_code, d.error FROM delivery d"
 )
-DUE = f"{_DELIVERY} WHERE d.state = 'waiting' AND d.webhook = $1 AND d.due_ms <= $2 ORDER BY d.due_ms, d.id LIMIT $3"
+#: Of a document one at a time, in the order in which things happened.
+DUE = (
+    f"{_DELIVERY} WHERE d.state = 'waiting' AND d.webhook = $1 AND d.due_ms <= $2 AND NOT EXISTS (SELECT 1 "
+    "FROM delivery e WHERE e.state = 'waiting' AND e.webhook = d.webhook AND e.document_id = d.document_id "
+    "AND e.id < d.id) ORDER BY d.due_ms, d.id LIMIT $3"
+)
+#: Those that wait for one that is tried again later, so that nobody looks at them before.
+DEFER = (
+    "UPDATE delivery SET due_ms = $2 WHERE state = 'waiting' AND due_ms < $2 AND id > $1 "
+    "AND (webhook, document_id) = (SELECT d.webhook, d.document_id FROM delivery d WHERE d.id = $1)"
+)
 LIST = (
     f"{_DELIVERY} WHERE d.org = $1 AND (CAST($2 AS text) IS NULL OR d.webhook = $2) "
     "AND (CAST($3 AS text) IS NULL OR d.state = $3) AND (CAST($4 AS text) IS NULL OR d.id < $4) "
@@ -171,7 +181,7 @@ class Webhooks:
         await self._write(steps)
 
     async def deliveries_due(self, webhook: str, limit: int) -> list[Delivery]:
-        """What the webhook is to be told now, the oldest first."""
+        """What the webhook is to be told now, the oldest first; of each document only what happened first."""
         now = self.clock.now_ms() or await self.now_ms()
         return [Delivery(*row) for row in await self._rows(DUE, webhook, now, limit)]
 
@@ -193,6 +203,8 @@ class Webhooks:
             ended = None if state == "waiting" else now
             said = cleaned(error) if error is not None else None
             yield Query(END, (id_, state, now + delay_ms, ended, status, said))
+            if delay_ms:
+                yield Query(DEFER, (id_, now + delay_ms))
 
         await self._write(steps)
 

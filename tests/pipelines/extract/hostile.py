@@ -8,6 +8,9 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
+from copy import copy
+
+from perdure.demo.pdf import _packed_zeros as packed_zeros
 
 MIB = 1 << 20
 CONTAINER = (
@@ -64,16 +67,15 @@ def good_pdf(text: bytes = b"Hello from a page") -> bytes:
     return page_pdf(stream(b"BT /F1 24 Tf 100 700 Td (%s) Tj ET" % text))
 
 
-def flate_bomb(size: int = 300 * MIB) -> bytes:
-    return page_pdf(stream(packed(b"\x00" * MIB for _ in range(size // MIB)), b"/Filter /FlateDecode"))
+def flate_bomb() -> bytes:
+    return page_pdf(stream(packed_zeros(300), b"/Filter /FlateDecode"))
 
 
 def nested_flate_bomb() -> bytes:
-    inner = packed(b"\x00" * MIB for _ in range(300))
-    return page_pdf(stream(packed([inner]), b"/Filter [/FlateDecode /FlateDecode]"))
+    return page_pdf(stream(packed([packed_zeros(300)]), b"/Filter [/FlateDecode /FlateDecode]"))
 
 
-def text_bomb(shows: int = 6_000_000) -> bytes:
+def text_bomb(shows: int = 1_000_000) -> bytes:
     pieces = (b"(a) Tj " * 10_000 for _ in range(shows // 10_000))
     data = packed([b"BT /F1 12 Tf ", *pieces, b"ET"])
     return page_pdf(stream(data, b"/Filter /FlateDecode"))
@@ -85,7 +87,7 @@ def repeated_contents() -> bytes:
     return page_pdf(stream(data), b"[" + b"4 0 R " * 10_000 + b"]")
 
 
-def endless_contents(size: int = 100 * MIB) -> bytes:
+def endless_contents(size: int = 20 * MIB) -> bytes:
     listed = packed([b"/Contents ["] + [b"1 0 R " * (MIB // 6)] * (size // MIB))
     return pdf([stream(listed, b"/Type /ObjStm /Filter /FlateDecode")])
 
@@ -138,6 +140,23 @@ def epub(chapters: Iterable[bytes], *more: tuple[str, bytes]) -> bytes:
     members += [(f"c{one}.xhtml", body) for one, body in enumerate(bodies)]
     given = dict(more)
     return zipped([(name, given.pop(name, data)) for name, data in members] + list(given.items()))
+
+
+def wide_zip_bomb() -> bytes:
+    """A book of 65 chapters that claim 8 MiB each and share the bytes of one."""
+    package = b"".join(
+        b'<item id="c%d" href="c%d.xhtml"/><itemref idref="c%d"/>' % (n, n, n) for n in range(65)
+    )
+    text = bytes(range(97, 122)) * 335_000  # a little less than what may shrink by more than a hundred times
+    out = io.BytesIO(epub([chapter(text)], ("book.opf", b"<package>%s</package>" % package)))
+    with zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
+        first = archive.getinfo("c0.xhtml")
+        for number in range(1, 65):
+            other = copy(first)
+            other.filename = f"c{number}.xhtml"
+            archive.filelist.append(other)
+        archive.writestr("end", b"")  # makes it write the list anew
+    return out.getvalue()
 
 
 def listed(name: str, times: int) -> bytes:
@@ -193,7 +212,7 @@ def flipped(data: bytes, seed: int, bits: int = 40) -> bytes:
     return bytes(raw)
 
 
-def nested_mail(depth: int = 5_000) -> bytes:
+def nested_mail(depth: int = 1_500) -> bytes:
     out = [b"From: a@example.org\nSubject: deep\nMIME-Version: 1.0\n"]
     out += [
         b'Content-Type: multipart/mixed; boundary="b%d"\n\n--b%d\n' % (level, level) for level in range(depth)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.debian import install
+
 PACKAGES = (
     "debian-faq debian-policy developers-reference gnuplot-doc installation-guide-amd64 octave-doc pandoc "
     "poppler-utils qpdf r-doc-pdf tesseract-ocr zsh-doc"
@@ -47,9 +47,7 @@ class Shelf:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        with Path("/tmp/perdure-system-packages.lock").open("w") as turn:  # test processes start together
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            subprocess.run([ROOT / "scripts" / "system-packages", *PACKAGES], check=True)
+        install(*PACKAGES)
 
     def plain(self, source: str) -> Path:
         """The document without its gzip."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import email.message
-from pathlib import Path
 
 import pytest
 
 from perdure.errors import Permanent
-from perdure.pipelines.extract import Part, anchors, extract, join, open_reader, summarise
+from perdure.pipelines.extract import Part, anchor_at, anchors, extract, join, open_reader, summarise
 from perdure.pipelines.extract.charset import decode, decode_markup
 from perdure.pipelines.extract.language import language_of
 from perdure.pipelines.extract.markup import parse_html, to_markdown
+from tests.pipelines.extract import made
 from tests.pipelines.extract.hostile import chapter, epub, pdf, stream
-from tests.pipelines.extract.shelf import RST, Shelf
 
 
 def markdown(html: str) -> str:
@@ -89,22 +88,79 @@ def test_a_chapter_that_is_not_quite_xml() -> None:
     assert (second.text, second.title) == ("## Two\n\n© y", "Two")
 
 
-def test_docx_in_detail(shelf: Shelf) -> None:
-    source = shelf.write(
-        "detail.md",
-        "---\ntitle: All of it\n---\n\n# One\n\nA **bold** and *slanted* [link](https://example.org/).^[A note.]\n\n"
-        "- a\n    - b\n- c\n\n1. first\n2. second\n\n| h | i |\n|---|---|\n| 1 | 2 |\n\n# Two\n\n> quoted\n",
-    )
-    with open_reader(shelf.pandoc([source], "detail.docx")) as reader:
+def test_docx_in_detail() -> None:
+    with open_reader(made.detailed_docx()) as reader:
         parts = [reader.read(key) for key in reader.parts]
-    text = "\n".join(part.text for part in parts)
-    assert reader.title == "All of it"
-    assert "A **bold** and *slanted* [link](https://example.org/)" in text
-    assert "- a\n  - b\n- c" in text
-    assert "1. first\n1. second" in text
-    assert "| h | i |\n| --- | --- |\n| 1 | 2 |" in text
-    assert "A note." in text
-    assert [heading.title for part in parts for heading in part.headings][-2:] == ["One", "Two"]
+    assert (reader.title, [part.title for part in parts]) == ("All of it", ["All of it", "One", "Two"])
+    assert [heading.title for part in parts for heading in part.headings] == ["All of it", "One", "Two"]
+    assert "\n\n".join(part.text for part in parts) == (
+        "# All of it\n\n# One\n\nA **bold** and *slanted* [link](https://example.org/).[^1]\n\n- a\n  - b\n- c\n\n"
+        "Between the lists\n\n1. first\n1. second\n\n| h | i |\n| --- | --- |\n| 1 | 2 |\n\n# Two\n\nquoted\n\n"
+        "[^1]: A note."
+    )
+
+
+@pytest.mark.parametrize("contents", ["nav", "ncx", ""])
+def test_epub_in_detail(contents: str) -> None:
+    with open_reader(made.detailed_epub(contents)) as reader:
+        parts = [reader.read(key) for key in reader.parts]
+        summary = summarise(parts, reader.title, reader.language)
+    named = ["Foreword"] if contents else []
+    assert (summary.title, summary.language) == ("A detailed book", "en")
+    assert [heading.title for heading in summary.outline] == [*named, "One", "Two", "Three"]
+    assert [part.anchor for part in parts] == [f"chapter={number}" for number in range(1, 5)]
+    assert parts[0].text == f"Before all. {made.prose(60, 1)}"
+    assert parts[1].text.startswith("# One\n\nSome **bold** and *slanted* text.\n\n- a\n- b\n\n")
+    assert parts[2].text == "# Two\n\n| h | i |\n| --- | --- |\n| 1 | 2 |"
+    assert parts[3].text == "# Three\n\n> quoted\n\n```\nx = 1\n```\n\nA [link](https://e.org/)"
+
+
+def test_a_book_of_many_chapters_keeps_each_and_its_place() -> None:
+    chapters = {
+        f"Chapter {number}": f"<h1>Chapter {number}</h1><p>{made.prose(30, number)}</p><p>End of {number}.</p>"
+        for number in range(1, 201)
+    }
+    parts = list(extract(made.epub("A long book", chapters)))
+    assert [part.title for part in parts] == list(chapters)
+    assert all(made.prose(30, number) in part.text for number, part in enumerate(parts, 1))
+    markdown = join(parts)
+    assert anchor_at(markdown, markdown.index("End of 121.")) == "chapter=121"
+
+
+def test_the_outline_of_a_pdf_leads_to_its_pages() -> None:
+    pages = [
+        "A manual\nof few words",
+        "1 Scope\nWhat it holds for",
+        "1.1 Terms\nused here",
+        "2 Scope\n# of others",
+    ]
+    outline = [("Scope", 2), ("1.1 Terms", 3), ("Scope", 4)]
+    with open_reader(made.pdf(pages, title="The Manual", outline=outline)) as reader:
+        parts = [reader.read(key) for key in reader.parts]
+    summary = summarise(parts, reader.title)
+    assert summary.title == "The Manual"
+    assert [(heading.title, heading.anchor) for heading in summary.outline] == [
+        ("Scope", "page=2"), ("1.1 Terms", "page=3"), ("Scope", "page=4"),
+    ]  # fmt: skip
+    assert [part.text for part in parts] == [
+        pages[0], "# 1 Scope\n\nWhat it holds for", "# 1.1 Terms\n\nused here", "# 2 Scope\n\n\\# of others",
+    ]  # fmt: skip
+    markdown = join(parts)
+    assert anchor_at(markdown, markdown.index("used here")) == "page=3"
+
+
+def test_a_pdf_without_a_title_is_called_as_its_first_line() -> None:
+    with open_reader(made.pdf(["\n \nA first line\nand more", "another"])) as reader:
+        assert reader.title == "A first line"
+        assert [reader.read(key).text for key in reader.parts] == ["A first line\nand more", "another"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_every_word_of_a_pdf_is_found(streams: bool) -> None:
+    parts = list(extract(made.long_pdf(12, 300, streams=streams)))
+    assert [part.anchor for part in parts] == [f"page={number}" for number in range(1, 13)]
+    for number, part in enumerate(parts, 1):
+        assert part.text.split() == [*f"Page {number} of 12".split(), *made.prose(300, number).split()]
 
 
 def message(**headers: str) -> email.message.EmailMessage:
@@ -195,11 +251,16 @@ def test_a_summary_counts_and_refuses_what_has_no_text() -> None:
     assert (pictures.value.code, nothing.value.code) == ("ocr_needed", "document_empty")
 
 
-def test_markdown_of_real_sources_is_kept(shelf: Shelf) -> None:
-    path = shelf.pandoc([Path(RST) / "pkgs.rst.txt"], "pkgs.md", "--from=rst")
-    parts = list(extract(path, name="pkgs.md"))
-    assert "\n".join(part.text for part in parts).split() == path.read_text().split()
-    assert len(parts) > 5
+def test_markdown_is_kept() -> None:
+    blocks = [
+        f"## Part {number}\n\n{made.prose(40, number)}\n\n- *a*\n    - `b`\n\n1. [c](https://e.org/)\n\n"
+        f"| h |\n|---|\n| {number} |\n\n```sh\n# no heading\n```\n\n> quoted\\_text"
+        for number in range(1, 8)
+    ]
+    source = "# Title\n\n" + "\n\n".join(blocks) + "\n"
+    parts = list(extract(source.encode(), name="parts.md"))
+    assert "\n".join(part.text for part in parts).split() == source.split()
+    assert [part.title for part in parts] == ["Title", *(f"Part {number}" for number in range(1, 8))]
 
 
 def test_a_filled_form_and_letters_beyond_the_first_plane() -> None:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 from perdure.pipelines.extract import extract, join
 from perdure.testing import drain, trial
-from tests.pipelines.extract import hostile
-from tests.pipelines.extract.shelf import PDFS, Shelf
+from tests.pipelines.extract import hostile, made
 from tests.pipelines.extract.staged import books
 
 
-def test_a_crash_in_the_middle_repeats_one_page(shelf: Shelf, tmp_path: Path) -> None:
-    path, log = shelf.plain(PDFS["r-intro"]), tmp_path / "pages"
+def test_a_crash_in_the_middle_repeats_one_page(tmp_path: Path) -> None:
+    path, log = tmp_path / "long.pdf", tmp_path / "pages"
+    path.write_bytes(made.long_pdf(40))
     with trial(books, cells=True) as app:
-        added = app.add(path=path, pipeline=books, meta={"die_at": 57, "log": str(log)})
+        added = app.add(path=path, pipeline=books, meta={"die_at": 17, "log": str(log)})
         assert drain(app).done == 1
         assert app.status(added.id).attempts_made == 2
     read = [int(line) for line in log.read_text().split()]
-    assert read == [*range(1, 58), *range(57, 114)]
+    assert read == [*range(1, 18), *range(17, 41)]
     assert log.with_suffix(".md").read_text() == join(extract(path))
 
 

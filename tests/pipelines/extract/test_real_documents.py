@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from perdure.errors import Permanent
 from perdure.pipelines.extract import Part, anchor_at, extract, join, open_reader, summarise
+from tests.pipelines.extract.damage import assert_no_flip_unseen, assert_read_or_refused
+from tests.pipelines.extract.reading import Cells
 from tests.pipelines.extract.shelf import EPUBS, PAGES, PDFS, RST, Shelf, long_book
 
 
@@ -144,3 +147,49 @@ def test_the_outline_of_a_pdf_leads_to_its_pages(shelf: Shelf) -> None:
     assert re.search(r"^#+ .*Scope$", page.text, re.M)
     markdown = join(parts)
     assert anchor_at(markdown, markdown.index(page.text)) == scope.anchor
+
+
+def test_docx_in_detail(shelf: Shelf) -> None:
+    source = shelf.write(
+        "detail.md",
+        "---\ntitle: All of it\n---\n\n# One\n\nA **bold** and *slanted* [link](https://example.org/).^[A note.]\n\n"
+        "- a\n    - b\n- c\n\n1. first\n2. second\n\n| h | i |\n|---|---|\n| 1 | 2 |\n\n# Two\n\n> quoted\n",
+    )
+    with open_reader(shelf.pandoc([source], "detail.docx")) as reader:
+        parts = [reader.read(key) for key in reader.parts]
+    text = "\n".join(part.text for part in parts)
+    assert reader.title == "All of it"
+    assert "A **bold** and *slanted* [link](https://example.org/)" in text
+    assert "- a\n  - b\n- c" in text
+    assert "1. first\n1. second" in text
+    assert "| h | i |\n| --- | --- |\n| 1 | 2 |" in text
+    assert "A note." in text
+    assert [heading.title for part in parts for heading in part.headings][-2:] == ["One", "Two"]
+
+
+def test_markdown_is_kept(shelf: Shelf) -> None:
+    path = shelf.pandoc([Path(RST) / "pkgs.rst.txt"], "pkgs.md", "--from=rst")
+    parts = list(extract(path, name="pkgs.md"))
+    assert "\n".join(part.text for part in parts).split() == path.read_text().split()
+    assert len(parts) > 5
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_pdf_that_was_cut_off(shelf: Shelf, share: float) -> None:
+    whole = shelf.plain(PDFS["r-intro"]).read_bytes()
+    with pytest.raises(Permanent) as refused:
+        list(extract(whole[: int(share * len(whole))]))
+    assert refused.value.code == "document_corrupt"
+
+
+def test_no_bit_of_a_pdf_flips_unseen(shelf: Shelf, cells: Cells, tmp_path: Path) -> None:
+    assert_no_flip_unseen(cells, shelf.plain(PDFS["refcard"]).read_bytes(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["docx", "epub", "html", "pdf"])
+def test_damage_is_refused_or_read(shelf: Shelf, kind: str) -> None:
+    if kind == "pdf":
+        path = shelf.plain(PDFS["refcard"])
+    else:
+        path = shelf.pandoc([Path(RST) / "l10n.rst.txt"], f"damaged.{kind}", "--from=rst", "-s")
+    assert_read_or_refused(path.read_bytes(), archive=kind in ("docx", "epub"))

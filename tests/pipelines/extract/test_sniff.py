@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from perdure.pipelines.extract import sniff, sniff_file
-from tests.pipelines.extract import hostile
+from tests.pipelines.extract import hostile, made
 from tests.pipelines.extract.shelf import EPUBS, PDFS, RST, Shelf
 
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -70,6 +70,23 @@ def test_images(form: str) -> None:
     out = io.BytesIO()
     Image.new("RGB", (20, 20)).save(out, form)
     assert sniff(out.getvalue(), "a.html", "text/html") == f"image/{form.lower()}"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (made.long_pdf(4), "application/pdf"),
+        (made.long_pdf(4, streams=False), "application/pdf"),
+        (made.detailed_epub(), "application/epub+zip"),
+        (made.detailed_docx(), DOCX),
+        (made.page("A page", {"One": made.prose(900)}), "text/html"),
+    ],
+    ids=["pdf", "pdf without object streams", "epub", "docx", "html"],
+)
+def test_made_files(content: bytes, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "any"
+    path.write_bytes(content)
+    assert sniff_file(path) == kind
 
 
 def test_real_files(shelf: Shelf) -> None:

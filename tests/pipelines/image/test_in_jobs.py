@@ -14,7 +14,7 @@ from tests.pipelines.image.staged import images
 
 def test_what_a_cell_gives_is_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERDURE_VISION_URL", raising=False)
-    source = stored(photo(1200, 900), "JPEG")
+    source = stored(photo(1200, 300), "JPEG")
     with trial(images, cells=True) as app:
         added = app.add(data=source, name="photo.jpg", pipeline=images)
         assert drain(app).done == 1

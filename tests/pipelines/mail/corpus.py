@@ -11,6 +11,7 @@ in a way that real mail is; `Made.broken` says how. Nothing in it is real: all a
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -66,6 +67,7 @@ class Corpus:
     threads: list[set[int]] = field(default_factory=list)
 
 
+@functools.cache
 def corpus(count: int = 3_000, seed: int = 1) -> Corpus:
     """The archive; what a smaller one holds stands at the beginning of the larger ones of the same seed."""
     maker = _Maker(seed)

@@ -64,7 +64,7 @@ def test_everything_a_message_has() -> None:
 
 
 def test_every_message_of_the_corpus() -> None:
-    made = corpus(600)
+    made = corpus(400)
     with open_archive(made.mbox) as archive:
         found = [decode(entry.data) for entry in archive]
 

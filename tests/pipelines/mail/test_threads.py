@@ -38,7 +38,7 @@ def shape(thread: Thread) -> list[tuple[int, str]]:
 
 
 def test_the_corpus_is_threaded_as_it_was_made() -> None:
-    made = corpus(600)
+    made = corpus(400)
     letters, number = [], {}
     with open_archive(made.mbox) as archive:
         for place, entry in enumerate(archive):

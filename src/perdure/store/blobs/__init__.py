@@ -16,10 +16,21 @@ from urllib.parse import unquote, urlsplit
 from perdure.errors import SettingInvalid
 from perdure.store.blobs.base import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.blobs.directory import DirectoryBlobs
+from perdure.store.blobs.owning import own, take_over
 from perdure.store.blobs.s3 import S3Blobs
 from perdure.store.blobs.table import TableBlobs
 
-__all__ = ["BlobCorrupt", "BlobMissing", "Blobs", "DirectoryBlobs", "S3Blobs", "TableBlobs", "open_blobs"]
+__all__ = [
+    "BlobCorrupt",
+    "BlobMissing",
+    "Blobs",
+    "DirectoryBlobs",
+    "S3Blobs",
+    "TableBlobs",
+    "open_blobs",
+    "own",
+    "take_over",
+]
 
 
 def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
@@ -35,7 +46,7 @@ def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         return DirectoryBlobs(Path(unquote(parts.path)))
     if "://" not in url:
-        return DirectoryBlobs(Path(url))
+        return DirectoryBlobs(Path(url).absolute())
     raise SettingInvalid(
         f"blobs cannot be kept at {url!r}: use s3://bucket/prefix, file:///directory or a path"
     )

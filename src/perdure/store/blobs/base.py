@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perdure.errors import StoreError
+from perdure.store.blobs.owning import Mark
 
 #: How much of a file is in memory at once while it is hashed, copied or stored.
 CHUNK_BYTES = 1024 * 1024
@@ -34,6 +35,18 @@ class Blobs(Protocol):
     A blob's *age* counts from its last put, so one that is put again is young again and is not collected before a
     row names it. Hashes are SHA-256 in lower-case hex. StoreUnavailable when the place cannot be reached.
     """
+
+    where: str  # for people
+    inside: bool  # rows of the store itself
+    beside: bool  # in the store's own directory, which moves with it
+
+    async def mark(self) -> Mark | None:
+        """Whose the place is; None where nobody has marked it."""
+        ...
+
+    async def set_mark(self, mark: Mark, over: bool = False) -> Mark:
+        """Mark the place unless somebody has, or `over` that; the mark that it has now."""
+        ...
 
     async def put(self, data: bytes) -> str:
         """Store the bytes and return their hash. Putting them again stores nothing, repairs, and renews the age."""
@@ -64,7 +77,7 @@ class Blobs(Protocol):
         ...
 
     async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
-        """Delete the blob unless it became younger than that meanwhile; whether it was deleted."""
+        """Delete the blob unless it became younger than that meanwhile; whether it was deleted, or is about to be."""
         ...
 
     async def tidy(self, older_than_ms: int) -> int:

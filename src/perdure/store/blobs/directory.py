@@ -21,17 +21,31 @@ from typing import BinaryIO
 
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.blobs.base import CHUNK_BYTES, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.owning import MARK, Mark
+from perdure.store.descriptors import close_unshared, open_unshared
 
+#: What file systems without hard links answer to one.
+NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _SHARDS = [f"{number:02x}" for number in range(256)]
 
 
 class DirectoryBlobs:
     """Blobs in a local directory, shared by all processes of this host."""
 
-    def __init__(self, root: Path) -> None:
+    inside = False
+
+    def __init__(self, root: Path, beside: bool = False) -> None:
         self.root = root
+        self.where, self.beside = str(root), beside
+        self._marked = False  # once it is, it stays so: otherwise this is no longer the same disk
         self.temporary = root / "tmp"  # on the blobs' own file system; directories in it are somebody else's
         self._durable: set[Path] = set()  # directories that are known to survive a crash
+
+    async def mark(self) -> Mark | None:
+        return await asyncio.to_thread(self._mark)
+
+    async def set_mark(self, mark: Mark, over: bool = False) -> Mark:
+        return await asyncio.to_thread(self._set_mark, mark, over)
 
     async def put(self, data: bytes) -> str:
         return await asyncio.to_thread(self.put_sync, data)
@@ -117,6 +131,41 @@ class DirectoryBlobs:
         finally:
             partial.unlink(missing_ok=True)
 
+    def _mark(self) -> Mark | None:
+        with self._reported():
+            try:
+                found = Mark.from_bytes((self.root / MARK).read_bytes(), self.where)
+            except FileNotFoundError:
+                return None
+        self._marked = True
+        return found
+
+    def _set_mark(self, mark: Mark, over: bool) -> Mark:
+        with self._reported():
+            with self._temporary_file() as file:
+                file.write(mark.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+                if over:
+                    os.replace(file.name, self.root / MARK)
+                else:
+                    self._mark_first(file.name)
+            _sync(self.root)
+        return self._mark() or mark
+
+    def _mark_first(self, name: str) -> None:
+        """Give the file the name of the mark unless there is one."""
+        try:
+            os.link(name, self.root / MARK)  # unlike a rename it overwrites nothing
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            with self._lock(fcntl.LOCK_EX):
+                if not (self.root / MARK).exists():
+                    os.replace(name, self.root / MARK)
+
     def _place(self, digest: str) -> Path:
         return self.root / required(digest)[:2] / digest
 
@@ -167,16 +216,18 @@ class DirectoryBlobs:
 
     @contextmanager
     def _lock(self, kind: int) -> Iterator[None]:
-        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_unshared(self.root / ".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, kind)
             yield
         finally:
-            os.close(descriptor)
+            close_unshared(descriptor)
 
     @contextmanager
     def _temporary_file(self) -> Iterator[BinaryIO]:
         """A new file on the blobs' own file system; removed again unless it was renamed."""
+        if self._marked and not (self.root / MARK).exists():
+            raise StoreUnavailable(f"blob directory {self.root}: {MARK} is gone; is its disk mounted?")
         self.temporary.mkdir(parents=True, exist_ok=True)
         name = self.temporary / uuid.uuid4().hex
         try:

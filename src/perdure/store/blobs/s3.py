@@ -2,7 +2,9 @@
 
 Address: `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-central-1`. Credentials come from the usual
 `AWS_*` variables. A bucket has no transactions: a put always sends the object again, which renews its age and repairs
-it. Abandoned multipart uploads are the bucket's own to expire (a lifecycle rule).
+it. A delete that looks at the age first could therefore take a put along that comes in between. So it only sets the
+object aside (`prefix/aside/…`), where it is still read, and deletes it for good when it has been there for as long.
+Abandoned multipart uploads are the bucket's own to expire (a lifecycle rule).
 
 A client does not survive a fork: open it in the process that uses it.
 """
@@ -21,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from perdure.errors import SettingInvalid, StoreUnavailable
 from perdure.store.blobs.base import changed, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.owning import MARK, Mark
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -36,6 +39,8 @@ PARTS_UNDERWAY = 4
 class S3Blobs:
     """Blobs in a bucket, as `prefix/ab/ab12…`."""
 
+    inside = beside = False
+
     def __init__(
         self,
         bucket: str,
@@ -48,7 +53,7 @@ class S3Blobs:
     ) -> None:
         self._prefix = f"{prefix.strip('/')}/".lstrip("/")
         self._store = _client(bucket, endpoint, region, retries_max, backoff_base_s)
-        self._where = f"s3://{bucket}/{self._prefix}"
+        self.where = f"s3://{bucket}/{self._prefix}"
 
     @classmethod
     def from_url(cls, url: str) -> S3Blobs:
@@ -62,6 +67,31 @@ class S3Blobs:
                 + (f" (unknown: {', '.join(unknown)})" if unknown else "")
             )
         return cls(parts.netloc, parts.path, endpoint=options.get("endpoint"), region=options.get("region"))
+
+    async def mark(self) -> Mark | None:
+        with self._reported():
+            try:
+                found = await self._store.get_async(f"{self._prefix}{MARK}")
+                return Mark.from_bytes(bytes(await found.bytes_async()), self.where)
+            except FileNotFoundError:
+                return None
+
+    async def set_mark(self, mark: Mark, over: bool = False) -> Mark:
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        key, data = f"{self._prefix}{MARK}", mark.to_bytes()
+        with self._reported():
+            try:
+                await self._store.put_async(key, data, mode="overwrite" if over else "create")
+            except AlreadyExistsError:
+                pass
+            except BaseError:
+                # Some services know no conditional puts: only the moment between looking and putting is unguarded.
+                if over:
+                    raise
+                if await self.mark() is None:
+                    await self._store.put_async(key, data)
+        return await self.mark() or mark
 
     async def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -115,7 +145,11 @@ class S3Blobs:
             partial.unlink(missing_ok=True)
 
     async def exists(self, digest: str) -> bool:
-        return await self._age_ms(digest) is not None
+        if not is_digest(digest):
+            return False
+        if await self._age_ms(self._key(digest)) is not None:
+            return True
+        return await self._age_ms(self._aside(digest)) is not None
 
     async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
         now = datetime.now(UTC)
@@ -124,36 +158,48 @@ class S3Blobs:
                 for each in objects:
                     digest = each["path"].rpartition("/")[2]
                     age_ms = _milliseconds(now - each["last_modified"])
-                    if is_digest(digest) and each["path"] == self._key(digest) and age_ms >= older_than_ms:
+                    known = is_digest(digest) and each["path"] in (self._key(digest), self._aside(digest))
+                    if known and age_ms >= older_than_ms:
                         yield digest, age_ms
 
     async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
-        # Not atomic: a put that lands between the two requests is lost, so collect only what is hours old.
-        age_ms = await self._age_ms(digest)
-        if age_ms is None or age_ms < older_than_ms:
+        if not is_digest(digest):
+            return False
+        key, aside = self._key(digest), self._aside(digest)
+        age_ms = await self._age_ms(key)
+        found = age_ms if age_ms is not None else await self._age_ms(aside)
+        if found is None or found < older_than_ms:
             return False
         with self._reported(digest):
-            await self._store.delete_async(self._key(digest))
+            if age_ms is not None and older_than_ms > 0:
+                await self._store.copy_async(key, aside)
+                await self._store.delete_async(key)
+                return True
+            await self._store.delete_async([key, aside] if older_than_ms == 0 else aside)
         return True
 
     async def tidy(self, older_than_ms: int) -> int:
         return 0
 
     async def _open(self, digest: str) -> GetResult:
-        return await self._store.get_async(self._key(digest))
+        try:
+            return await self._store.get_async(self._key(digest))
+        except FileNotFoundError:
+            return await self._store.get_async(self._aside(digest))
 
-    async def _age_ms(self, digest: str) -> int | None:
-        if not is_digest(digest):
-            return None
+    async def _age_ms(self, key: str) -> int | None:
         with self._reported():
             try:
-                head = await self._store.head_async(self._key(digest))
+                head = await self._store.head_async(key)
             except FileNotFoundError:
                 return None
         return _milliseconds(datetime.now(UTC) - head["last_modified"])
 
     def _key(self, digest: str) -> str:
         return f"{self._prefix}{required(digest)[:2]}/{digest}"
+
+    def _aside(self, digest: str) -> str:
+        return f"{self._prefix}aside/{required(digest)}"
 
     @contextmanager
     def _reported(self, digest: str | None = None) -> Iterator[None]:
@@ -164,9 +210,9 @@ class S3Blobs:
         except FileNotFoundError as error:  # what obstore raises for a missing key, and for a missing bucket
             if digest is not None:
                 raise missing(digest) from error
-            raise StoreUnavailable(f"{self._where}: {_first_line(error)}") from error
+            raise StoreUnavailable(f"{self.where}: {_first_line(error)}") from error
         except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self._where}: {_first_line(error)}") from error
+            raise StoreUnavailable(f"{self.where}: {_first_line(error)}") from error
 
 
 def _client(

@@ -4,6 +4,10 @@
 CREATE FUNCTION perdure_now() RETURNS bigint LANGUAGE sql VOLATILE
   AS $$ SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) $$;
 
+-- Who this store is, and which place its blobs are in.
+CREATE TABLE store (one int PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text NOT NULL, place text NOT NULL DEFAULT '');
+INSERT INTO store (id) VALUES (replace(CAST(gen_random_uuid() AS text), '-', ''));
+
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
 CREATE TABLE worker (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -19,6 +23,12 @@ CREATE TABLE worker (
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
 CREATE TABLE queue (name text COLLATE "C" PRIMARY KEY, paused boolean NOT NULL DEFAULT false, served_ms bigint, seen_ms bigint);
+-- When a worker that has the pipeline last asked for jobs of the queue.
+CREATE TABLE served (
+  queue text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL, seen_ms bigint NOT NULL, PRIMARY KEY (queue, pipeline)
+);
+-- How far the turns of a queue have been handed out, see fairness.py.
+CREATE TABLE queue_time (queue text COLLATE "C" PRIMARY KEY, vt double precision NOT NULL);
 -- A service that stages need: down or up, since when, why and by whom; probed and ramped if the breaker holds it; and
 -- what the fleet knows of it together. `counted` requests since `counted_ms` are on their way into `nominal_per_s`.
 CREATE TABLE dependency (
@@ -53,13 +63,21 @@ CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- It has been seen up since `open_ms`.
 CREATE TABLE lane (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text, open_ms bigint);
 INSERT INTO lane (name) VALUES ('');
-
--- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
-CREATE TABLE turn (
-  queue text COLLATE "C" NOT NULL, org text COLLATE "C" NOT NULL, rank int NOT NULL, vt double precision NOT NULL,
-  PRIMARY KEY (queue, org, rank)
+-- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's.
+CREATE TABLE flow (
+  queue text COLLATE "C" NOT NULL, lane text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL,
+  shift double precision NOT NULL DEFAULT 0,
+  PRIMARY KEY (queue, lane, pipeline)
 );
-CREATE INDEX turn_latest ON turn (queue, vt);
+
+-- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out; of a flow that is closed
+-- in the flow's own time, else lane and pipeline are ''.
+CREATE TABLE turn (
+  queue text COLLATE "C" NOT NULL, org text COLLATE "C" NOT NULL, lane text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL,
+  rank int NOT NULL, vt double precision NOT NULL,
+  PRIMARY KEY (queue, org, lane, pipeline, rank)
+);
+CREATE INDEX turn_latest ON turn (queue, vt) WHERE lane = '';
 CREATE TABLE org (name text COLLATE "C" PRIMARY KEY, weight double precision NOT NULL DEFAULT 1 CHECK (weight > 0));
 
 -- Limits per key; jobs over one are `parked` and let in as room appears.
@@ -110,7 +128,7 @@ CREATE TABLE job (
   org           text COLLATE "C" NOT NULL,
   key           text COLLATE "C" NOT NULL,
   document_id   text COLLATE "C" NOT NULL,
-  pipeline      text NOT NULL,
+  pipeline      text COLLATE "C" NOT NULL,
   queue         text COLLATE "C" NOT NULL,
   lane          text COLLATE "C" NOT NULL,
   stage         text NOT NULL,
@@ -155,7 +173,7 @@ CREATE TABLE job (
   CHECK (attempts <= attempts_max),
   CHECK ((probe IS NULL) = (home IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
+CREATE INDEX job_ready ON job (queue, lane, pipeline, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
@@ -192,6 +210,7 @@ CREATE TABLE feed (
   data text NOT NULL
 );
 CREATE INDEX feed_org ON feed (org, change, number);
+CREATE INDEX feed_document ON feed (org, document_id);
 
 -- Who is told of what happens (events of the feed, from `place` on), and every delivery of that.
 CREATE TABLE webhook (
@@ -206,6 +225,7 @@ CREATE TABLE delivery (
   CHECK ((state = 'waiting') = (ended_ms IS NULL))
 );
 CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiting';
+CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
 
@@ -339,7 +359,8 @@ CREATE INDEX connection_other ON connection (org, other_document_id, other_id, s
 -- What operators did.
 CREATE TABLE act (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  at_ms bigint NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
+  at_ms bigint NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL,
+  flush text  -- client and number of the flush that it was part of: its answer is found by this
 );
 CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);

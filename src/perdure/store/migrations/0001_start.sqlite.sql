@@ -1,3 +1,7 @@
+-- Who this store is, and which place its blobs are in.
+CREATE TABLE store (one integer PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text NOT NULL, place text NOT NULL DEFAULT '');
+INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));
+
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
 CREATE TABLE worker (
   id          integer PRIMARY KEY AUTOINCREMENT,
@@ -13,6 +17,12 @@ CREATE TABLE worker (
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
 CREATE TABLE queue (name text PRIMARY KEY, paused integer NOT NULL DEFAULT 0, served_ms integer, seen_ms integer);
+-- When a worker that has the pipeline last asked for jobs of the queue.
+CREATE TABLE served (
+  queue text NOT NULL, pipeline text NOT NULL, seen_ms integer NOT NULL, PRIMARY KEY (queue, pipeline)
+) WITHOUT ROWID;
+-- How far the turns of a queue have been handed out, see fairness.py.
+CREATE TABLE queue_time (queue text PRIMARY KEY, vt real NOT NULL) WITHOUT ROWID;
 -- A service that stages need: down or up, since when, why and by whom; probed and ramped if the breaker holds it; and
 -- what the fleet knows of it together. `counted` requests since `counted_ms` are on their way into `nominal_per_s`.
 CREATE TABLE dependency (
@@ -47,13 +57,19 @@ CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- It has been seen up since `open_ms`.
 CREATE TABLE lane (name text PRIMARY KEY, down_ms integer, reason text, open_ms integer);
 INSERT INTO lane (name) VALUES ('');
-
--- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out.
-CREATE TABLE turn (
-  queue text NOT NULL, org text NOT NULL, rank integer NOT NULL, vt real NOT NULL,
-  PRIMARY KEY (queue, org, rank)
+-- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's.
+CREATE TABLE flow (
+  queue text NOT NULL, lane text NOT NULL, pipeline text NOT NULL, shift real NOT NULL DEFAULT 0,
+  PRIMARY KEY (queue, lane, pipeline)
 ) WITHOUT ROWID;
-CREATE INDEX turn_latest ON turn (queue, vt);
+
+-- Fairness: the virtual time up to which an organisation's jobs of a rank have been handed out; of a flow that is closed
+-- in the flow's own time, else lane and pipeline are ''.
+CREATE TABLE turn (
+  queue text NOT NULL, org text NOT NULL, lane text NOT NULL, pipeline text NOT NULL, rank integer NOT NULL, vt real NOT NULL,
+  PRIMARY KEY (queue, org, lane, pipeline, rank)
+) WITHOUT ROWID;
+CREATE INDEX turn_latest ON turn (queue, vt) WHERE lane = '';
 CREATE TABLE org (name text PRIMARY KEY, weight real NOT NULL DEFAULT 1 CHECK (weight > 0));
 
 -- Limits per key; jobs over one are `parked` and let in as room appears.
@@ -148,7 +164,7 @@ CREATE TABLE job (
   CHECK (attempts <= attempts_max),
   CHECK ((probe IS NULL) = (home IS NULL))
 );
-CREATE INDEX job_ready ON job (queue, lane, suspect, vt, priority DESC, id) WHERE state = 'queued';
+CREATE INDEX job_ready ON job (queue, lane, pipeline, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
@@ -184,6 +200,7 @@ CREATE TABLE feed (
   org text NOT NULL, at_ms integer NOT NULL, name text NOT NULL, document_id text NOT NULL, data text NOT NULL
 );
 CREATE INDEX feed_org ON feed (org, change, number);
+CREATE INDEX feed_document ON feed (org, document_id);
 
 -- Who is told of what happens (events of the feed, from `place` on), and every delivery of that.
 CREATE TABLE webhook (
@@ -198,6 +215,7 @@ CREATE TABLE delivery (
   CHECK ((state = 'waiting') = (ended_ms IS NULL))
 );
 CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiting';
+CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
 
@@ -339,7 +357,8 @@ CREATE INDEX connection_other ON connection (org, other_document_id, other_id, s
 -- What operators did.
 CREATE TABLE act (
   id integer PRIMARY KEY AUTOINCREMENT,
-  at_ms integer NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL
+  at_ms integer NOT NULL, who text NOT NULL, verb text NOT NULL, org text, target text NOT NULL, reason text NOT NULL,
+  flush text  -- client and number of the flush that it was part of: its answer is found by this
 );
 CREATE INDEX act_target ON act (target, id);
 CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);

@@ -1,0 +1,175 @@
+"""Turns: the virtual times by which claims order jobs. Steps used by `entering`, `holding` and `apply`.
+
+Each organisation has a virtual time per queue and rank; a job's turn is the later of its organisation's next turn and
+the queue's *present*. The present is the earliest turn of a ready job, and never before `queue_time`, which claims move
+forward at most once a second: jobs with old turns cannot move it back.
+
+A *flow* is a queue, a pipeline and a lane. While its lane is down a flow is closed: its time stands still and its jobs
+share it in streams of their own, whatever the queue's present is. `flow.shift` leads from a flow's time to the queue's.
+A flow that opens moves its time, not its jobs: its first job has its turn at the present, and the distances between
+the others stay. So holding and releasing cost the same however many jobs wait, and a claim adds one number.
+
+A turn of 0 is before all others: raised by an operator, or given back by a worker that could not use it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from perdure.core.frozen import frozen
+from perdure.store.base import Query, Steps
+
+if TYPE_CHECKING:
+    from perdure.store.dialect import Dialect
+
+RANK_MAX = 10
+#: Retries have a stream of their own: neither behind their organisation's whole backlog nor before everybody else.
+RANK_RETRY = 1_000
+#: How often a client writes down how far a queue's turns have been handed out.
+TIME_WRITTEN_MS = 1_000
+
+Flow = tuple[str, str, str]  # queue, pipeline, lane
+NEW_FLOW = {"queue": "text", "pipeline": "text", "lane": "text"}
+NEW_TURN = {
+    "queue": "text", "org": "text", "pipeline": "text", "lane": "text", "rank": "int", "vt": "double precision",
+}  # fmt: skip
+#: The turn of a job with {vt} in a flow, in the time of its queue.
+TURN = "CASE WHEN {vt} > 0 THEN {vt} + f.shift ELSE {vt} END"
+#: The first turn in flow f, in its own time.
+HEAD = (
+    "SELECT h.vt FROM job h WHERE h.state = 'queued' AND h.queue = f.queue AND h.pipeline = f.pipeline "
+    "AND h.lane = f.lane AND h.suspect = FALSE AND h.vt > 0 ORDER BY h.vt LIMIT 1"
+)
+#: What is known of {flow}: its shift, whether it is closed and its first turn then; of its queue how far its turns
+#: have been handed out, the first turn that is ready, and the last one that was promised.
+FLOW_TIMES = (
+    f"SELECT f.queue, f.pipeline, f.lane, f.shift, l.down_ms IS NOT NULL, "
+    f"CASE WHEN l.down_ms IS NOT NULL THEN ({HEAD}) END, "
+    "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
+    f"(SELECT min(({HEAD.replace('f.', 'o.')}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
+    "WHERE o.queue = f.queue AND p.down_ms IS NULL), "
+    "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '') "
+    "FROM {flow} JOIN lane l ON l.name = f.lane"
+)
+#: Whether a job's turn is before anything that was handed out last.
+STALE = (
+    "coalesce(vt > 0 AND vt < (SELECT q.vt - f.shift FROM queue_time q JOIN flow f ON f.queue = q.queue "
+    "WHERE q.queue = job.queue AND f.pipeline = job.pipeline AND f.lane = job.lane), FALSE)"
+)
+
+
+class FairnessSql:
+    """Statements that both databases take as they are."""
+
+    FLOW_ADD = "INSERT INTO flow (queue, pipeline, lane) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    FLOWS = (
+        "SELECT f.queue, f.pipeline, f.lane, f.shift, l.down_ms IS NOT NULL FROM flow f "
+        "JOIN lane l ON l.name = f.lane ORDER BY f.queue, f.lane, f.pipeline"
+    )
+    FLOW_SHIFT = "UPDATE flow SET shift = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
+    JOB_TURN = "UPDATE job SET vt = $3 WHERE org = $1 AND id = $2"
+    QUEUE_TIME = (
+        "INSERT INTO queue_time (queue, vt) VALUES ($1, $2) ON CONFLICT (queue) DO UPDATE SET vt = excluded.vt "
+        "WHERE queue_time.vt < excluded.vt"
+    )
+
+    # written per database
+    TURNS: str  # all streams of (queue, organisation): queue, organisation, pipeline, lane, rank, virtual time, weight
+    TURN_SET: str
+    FLOW_TIMES: str
+
+
+@frozen
+class Time:
+    """The time of a flow."""
+
+    shift: float
+    closed: bool
+    present: float  # of its queue, in the time of the queue
+    head: float | None  # its first turn while it is closed, in its own time
+
+    @property
+    def earliest(self) -> float:
+        """The earliest turn that a job may get: in the flow's own time while it is closed, else in the queue's."""
+        if not self.closed:
+            return self.present
+        return self.head if self.head is not None else self.present - self.shift
+
+    def own(self, turn: float) -> float:
+        """A turn that is not before `earliest`, as the flow's jobs keep it."""
+        return turn if self.closed else turn - self.shift
+
+
+#: Of a flow that was never declared: a sweep finds its jobs.
+BEGINNING = Time(0.0, False, 0.0, None)
+
+
+def times(sql: Dialect, flows: Iterable[Flow]) -> Steps[dict[Flow, Time]]:
+    """The times of declared flows."""
+    found = {}
+    for *flow, shift, closed, head, handed_out, ready, latest in (
+        yield Query(sql.FLOW_TIMES, rows=sorted(set(flows)))
+    ):
+        present = max(handed_out, next((vt for vt in (ready, latest) if vt is not None), 0.0))
+        queue, pipeline, lane = flow
+        found[queue, pipeline, lane] = Time(shift, bool(closed), present, head)
+    return found
+
+
+def assign(sql: Dialect, wanted: Sequence[tuple[Flow, str, int]]) -> Steps[list[float]]:
+    """The turns of jobs in these flows, of these organisations and ranks, in order."""
+    if not wanted:
+        return []
+    pairs = sorted({(flow[0], org) for flow, org, _ in wanted})
+    tails: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    weights: dict[str, float] = {}
+    for queue, org, pipeline, lane, rank, vt, weight in (yield Query(sql.TURNS, rows=pairs)):
+        weights[org] = weight
+        if rank is not None:
+            tails.setdefault((queue, org, pipeline, lane), {})[rank] = vt
+    known = yield from times(sql, (flow for flow, _, _ in wanted))
+    turns, changed = [], {}
+    for flow, org, rank in wanted:
+        time = known.get(flow, BEGINNING)
+        stream = (flow[0], org, *(flow[1:] if time.closed else ("", "")))
+        tail = tails.setdefault(stream, {})
+        ahead = (vt for r, vt in tail.items() if r == rank or rank <= r < RANK_RETRY)
+        tail[rank] = max(max(ahead, default=0.0) + 1 / weights[org], time.earliest)
+        changed[*stream, rank] = tail[rank]
+        turns.append(time.own(tail[rank]))
+    yield Query(sql.TURN_SET, rows=[(*stream, vt) for stream, vt in sorted(changed.items())])
+    return turns
+
+
+def from_present(sql: Dialect, wanted: Sequence[tuple[Flow, str]]) -> Steps[list[float]]:
+    """Turns from the present on for jobs in flows and of organisations, in order. No stream remembers them, and no lock
+    is taken: for the few that are lent, or that a limit lets in."""
+    if not wanted:
+        return []
+    known = yield from times(sql, (flow for flow, _ in wanted))
+    used: Counter[tuple[str, str]] = Counter()
+    turns = []
+    for flow, org in wanted:
+        time = known.get(flow, BEGINNING)
+        turns.append(time.own(time.present + used[flow[0], org]))
+        used[flow[0], org] += 1
+    return turns
+
+
+def open_flows(sql: Dialect, lane: str) -> Steps[dict[str, float]]:
+    """Move the time of the flows of a lane that is about to open, so that none of its jobs has a turn before the
+    present. The presents of their queues, which are to be written down (QUEUE_TIME) before the transaction ends."""
+    flows = [(queue, pipeline, of) for queue, pipeline, of, *_ in (yield Query(sql.FLOWS)) if of == lane]
+    presents: dict[str, float] = {}
+    for flow, time in sorted((yield from times(sql, flows)).items()):
+        presents[flow[0]] = time.present
+        if time.head is not None and time.head + time.shift < time.present:
+            yield Query(sql.FLOW_SHIFT, (*flow, time.present - time.head))
+    return presents
+
+
+def rank_of(priority: int) -> int:
+    """Priorities rank within an organisation; few ranks, so that they cannot multiply its share without bound."""
+    return max(-RANK_MAX, min(RANK_MAX, priority))

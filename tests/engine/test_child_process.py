@@ -1,0 +1,54 @@
+"""What a supervisor sees of the processes below it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from perdure.engine.child_process import MARK, marked_with
+from perdure.engine.nursery import children
+
+
+@contextmanager
+def sleeping(environment: dict[str, str]) -> Iterator[int]:
+    """The pid of a program with this environment."""
+    with subprocess.Popen(["/bin/sleep", "600"], env=environment) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"HOME": "/", MARK: "abc"}, True),
+        ({MARK: "abcd"}, False),
+        ({"OTHER": f"{MARK}=abc"}, False),
+        ({}, False),
+    ],
+)
+def test_a_process_is_known_by_the_whole_mark(environment: dict[str, str], found: bool) -> None:
+    with sleeping(environment) as pid:
+        while (marked := marked_with("abc", pid)) is None:
+            pass
+        assert marked is found
+
+
+def test_a_process_that_has_ended_is_not_decided_on_until_it_is_reaped() -> None:
+    process = subprocess.Popen(["/bin/true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert marked_with("abc", process.pid) is None
+    process.wait()
+    assert marked_with("abc", process.pid) is False
+
+
+def test_children_are_found_when_a_thread_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: ["0", *there(path)])  # a thread that has ended since
+    with sleeping({}) as pid:
+        assert pid in children(os.getpid())

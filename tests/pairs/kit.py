@@ -1,0 +1,191 @@
+"""A store on PostgreSQL that three programs have open: two whose statements are interleaved, and one that prepares
+documents and looks at what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+import asyncpg
+
+from perdure.core.handover import Handover
+from perdure.core.model import Job, Policy
+from perdure.core.token import new_token
+from perdure.store.archive import Archived
+from perdure.store.base import Row
+from perdure.store.operations import HandOver, NewDocument, NewEvent, Settle
+from perdure.store.sql_store import SqlStore
+from tests.pairs.stepping import Side, SteppedDriver, Watch
+from tests.store.making import BOOM, DONE, ORG, QUEUE, START_MS, World, dead, document, retry, save
+
+LANE = "ocr"
+#: What a run leaves behind; clients, queues and lanes stay.
+_TABLES = (
+    "outbox", "saved", "item", "emitted", "attempt", "dead", "job", "document", "connection", "chunk", "indexed",
+    "once", "feed", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job", "flow", "queue_time",
+)  # fmt: skip
+_RESET = ";".join(
+    [*(f"DELETE FROM {table}" for table in _TABLES), "DELETE FROM lane WHERE name <> ''"]
+)  # fmt: skip
+
+
+@dataclass
+class Subject:
+    """A document that the operations are about."""
+
+    new: NewDocument
+    state: str
+    job: Job | None = None  # as it was claimed, or as it stands
+    archived: Archived | None = None
+    generation: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+
+class Stepped(World):
+    """As `World`, with the two other programs; for PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.stores: list[SqlStore] = []
+        self.pids: list[int] = []
+        self.drivers: list[SteppedDriver] = []
+        self._more = AsyncExitStack()
+        self._eye: asyncpg.Connection | None = None
+
+    async def __aenter__(self) -> Stepped:
+        await super().__aenter__()
+        await self.store.declare([QUEUE], [""])
+        for _ in range(2):
+            driver = SteppedDriver(self.url)
+            store = SqlStore(driver, "postgres", self.clock)
+            await store.open()
+            self._more.push_async_callback(store.close)
+            self.pids.append(await driver.session())
+            self.drivers.append(driver)
+            self.stores.append(store)
+        self._eye = await asyncpg.connect(self.url)
+        self._more.push_async_callback(self._eye.close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for driver in self.drivers:
+            driver.side = None
+        await self._more.aclose()
+        await super().__aexit__(kind, error, trace)
+
+    @property
+    def watch(self) -> Watch:
+        assert self._eye is not None
+        return Watch(self._eye)
+
+    async def look(self, sql: str, *params: Any) -> list[Row]:
+        """What is committed now."""
+        assert self._eye is not None
+        return [tuple(row) for row in await self._eye.fetch(sql, *params)]
+
+    async def reset(self) -> None:
+        """An empty store, as at the beginning."""
+        assert self._eye is not None
+        await self._eye.execute(_RESET)
+        self.clock.ms = START_MS
+        for store in (self.store, *self.stores):
+            store.flusher._known.clear()
+        await self.register_clients()
+
+    async def register_clients(self) -> None:
+        """A program's first write makes its own row; what is interleaved are the later ones."""
+        for store in (self.store, *self.stores):
+            if not store.flusher.client:
+                store.flusher.client = await store._register_client()
+
+    def sides(self, names: Sequence[str]) -> list[Side]:
+        made = [Side(name) for name in names]
+        for driver, side in zip(self.drivers, made, strict=True):
+            driver.side = side
+        return made
+
+    def release(self) -> None:
+        """From here on the two programs run freely."""
+        for driver in self.drivers:
+            driver.side = None
+
+    # --- documents in every state ----------------------------------------------------------------
+
+    async def subject(self, state: str, name: str) -> Subject:
+        """A document that stands so, and how it came there by the store's own verbs."""
+        held, hooks = state == "held", ("done", "dead") if state in ("running", "expired") else ()
+        new = replace(
+            document(name, policy=Policy(hooks=hooks), lane=LANE if held else ""), dedupe=f"key:{name}"
+        )
+        if held:
+            await self.store.declare([QUEUE], [LANE])
+            await self.store.hold(LANE, "away", "somebody")
+        await self.add(new)
+        subject = Subject(new, state)
+        if state not in ("queued", "held"):
+            subject.job = next(c.job for c in await self.claim(9) if c.job.document_id == new.id)
+            await self._moved(subject, subject.job)
+        return subject
+
+    async def _moved(self, subject: Subject, job: Job) -> None:
+        match subject.state:
+            case "done" | "child":
+                await self.store.save(save(job, output=_output()))
+                await self.settle(job, DONE)
+            case "dead" | "exported":
+                await self.settle(job, dead())
+            case "waiting":
+                await self.settle(job, retry(1_000))
+                self.clock.turn(2_000)
+            case "expired":
+                self.clock.turn(60_000)
+            case "remote" | "sent":
+                subject.job = await self._handed_over(job)
+        if subject.state == "exported":
+            (subject.archived,) = await self.store.archived([(ORG, subject.id)])
+            await self.store.purge([(ORG, subject.id)])
+
+    async def _handed_over(self, job: Job) -> Job:
+        token = new_token()
+        assert await self.store.hand_over(handing(job, token))
+        found = await self.store.job_at(ORG, job.document_id, job.key)
+        assert found is not None
+        assert found.token == token
+        return found
+
+    async def standing(self, subject: Subject) -> Job | None:
+        """The job that an operation brings along: as it was claimed, else as it stands under a token of nobody."""
+        if subject.job is not None:
+            return subject.job
+        found = await self.store.job_at(ORG, subject.id, f"doc-{subject.id}")
+        return None if found is None else replace(found, token=1, worker=self.worker, claimed_ms=START_MS)
+
+
+def _output() -> Any:
+    from tests.store.making import output
+
+    return output()
+
+
+def handing(job: Job, token: int) -> HandOver:
+    given = Handover("extract", "Extract", "Extracted", "Failed", "documents", 1, "in", 30_000, 3, 1_000)
+    event = NewEvent(f"e{token}", job.org, job.document_id, "Extract", "{}")
+    return HandOver(job, token, "extract", "", given.to_text(), 30_000, event)
+
+
+def taken_back(job: Job) -> Settle:
+    """As a sweep takes a job back whose lease is over."""
+    from perdure.core.outcome import Retry
+
+    return Settle(
+        job, Retry(0, "the lease is over", BOOM, 0, True), job.stage, job.lane, expired_only=True, ours=False
+    )

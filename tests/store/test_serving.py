@@ -1,0 +1,110 @@
+"""A worker takes jobs of the pipelines that it has, and the store knows which ones no worker has."""
+
+from __future__ import annotations
+
+from perdure.core.token import new_token
+from perdure.store.base import BREAKER
+from perdure.store.operations import Claim
+from tests.store.making import QUEUE, World, document
+
+HOUR_MS = 3_600_000
+
+
+async def claimed(world: World, *pipelines: str, limit: int = 10) -> set[str]:
+    """The names of documents that a worker with these pipelines gets."""
+    asked = Claim(world.worker, (QUEUE,), new_token(), limit, pipelines=pipelines)
+    return {one.document.name for one in await world.store.claim(asked)}
+
+
+async def test_a_claim_takes_only_jobs_of_the_pipelines_that_are_served(world: World) -> None:
+    await world.add(document("new", pipeline="films"), document("old", pipeline="books"))
+
+    assert await claimed(world, "books") == {"old"}
+    assert await claimed(world, "books") == set()
+    assert await world.store.claimable([QUEUE], ["books"]) is False
+    assert await world.store.claimable([QUEUE], ["films"]) is True
+    assert await claimed(world, "books", "films") == {"new"}
+
+
+async def test_jobs_that_wait_for_room_count_where_their_pipeline_is_served(world: World) -> None:
+    await world.store.limit("host", 1, None)
+    await world.add(*(document(pipeline="films", limit_key="host") for _ in range(2)))
+    await claimed(world, "films")
+
+    assert await world.store.claimable([QUEUE], ["films"]) is False
+    assert await world.store.claimable([QUEUE], ["films"], parked=True) is True
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is False
+
+
+async def test_a_pipeline_that_no_worker_has_is_named(world: World) -> None:
+    (waits,) = await world.add(document(pipeline="films"))
+    assert await world.store.unserved() == []  # no worker has asked yet
+    await claimed(world, "books")
+
+    assert await world.store.unserved() == [(QUEUE, "films", waits)]
+
+    world.clock.turn(HOUR_MS)
+    await claimed(world, "books", "films", limit=0)
+    assert await world.store.unserved() == []
+
+
+async def test_probes_go_on_after_the_clock_was_set_back(world: World) -> None:
+    """A release that is gone wrote down its pipeline an hour ahead: the probe goes to a pipeline that a worker has."""
+    await world.store.declare([QUEUE], ["ocr"])
+    await world.add(document("first", lane="ocr", pipeline="books"))
+    await world.add(document("second", lane="ocr", pipeline="films"))
+    await world.store.hold("ocr", "503 for a minute", BREAKER)
+    await claimed(world, "books", "films")
+    world.clock.turn(-HOUR_MS)
+    await claimed(world, "films")
+
+    world.clock.turn(5_000)
+    assert await world.store.lend() == 1
+    assert await claimed(world, "films") == {"second"}
+
+
+async def test_a_job_of_a_pipeline_that_no_worker_has_leaves_its_room_to_others(world: World) -> None:
+    await world.store.limit("host", 1, None)
+    first, _ = await world.add(
+        document("new", pipeline="films", limit_key="host"),
+        document("old", pipeline="books", limit_key="host"),
+    )
+    assert await claimed(world, "books") == set()  # the room was given before anybody had asked
+
+    await world.store.refill()
+
+    assert await world.store.unserved() == [(QUEUE, "films", first)]
+    assert await claimed(world, "books") == {"old"}
+    await world.add(document("third", pipeline="films", limit_key="host"))
+    assert await world.miscounted() == {}
+    assert await claimed(world, "books", "films") == set()  # back under the limit, not above it
+    await world.store.refill()
+    assert await claimed(world, "films") == set()
+
+
+async def test_a_pipeline_that_a_worker_has_again_gets_room_again(world: World) -> None:
+    await world.store.limit("host", 1, None)
+    await claimed(world, "books")
+    await world.add(document("new", pipeline="films", limit_key="host"))
+    await world.store.refill()
+    assert await world.store.claimable([QUEUE], ["films"]) is False
+    assert await world.store.claimable([QUEUE], ["films"], parked=True) is True
+
+    assert await claimed(world, "films") == set()
+    await world.store.refill()
+
+    assert await claimed(world, "films") == {"new"}
+    assert await world.miscounted() == {}
+
+
+async def test_nobody_waits_for_room_that_jobs_of_an_idle_queue_take(world: World) -> None:
+    await world.store.declare([QUEUE, "idle"], [""])
+    await world.store.limit("host", 1, None)
+    await world.add(document(queue="idle", limit_key="host"), document(pipeline="books", limit_key="host"))
+
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is False
+    await world.store.pause("idle", True)
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is True
+    await world.store.pause("idle", False)
+    await world.store.limit("host", 2, None)
+    assert await world.store.claimable([QUEUE], ["books"]) is True
