@@ -12,6 +12,9 @@ SEEDS  ?= 20000
 EXAMPLES ?= 300
 SWITCHES ?= 1
 
+# Tests start hundreds of interpreters: without .pyc files each of them compiles everything it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all shuffle check format bench peers sim pairs faults long fuzz clean
 

@@ -22,6 +22,9 @@ COMMANDS = {"quick": "make test", "full": "make test-all", "long": "make long", 
 #: Folders whose tests run on both stores in every suite.
 ON_BOTH = (HERE / "store", HERE / "pairs")
 
+#: Files that run first: their tests take long, or share a worker that each test process would start for itself.
+EARLY = ("test_watched_worker.py", "test_sim.py", "test_resume.py")
+
 #: Fixtures that need Debian packages.
 FROM_DEBIAN = frozenset({"shelf", "gateway", "rabbit"})
 #: Fixtures of tests that run on PostgreSQL alone.
@@ -53,7 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     suites = {item: suite_of(item) for item in items}
     config.stash[_left_out].update(suite for suite in suites.values() if suite != wanted)
     config.hook.pytest_deselected(items=[item for item in items if suites[item] != wanted])
-    items[:] = [item for item in items if suites[item] == wanted]
+    items[:] = sorted((item for item in items if suites[item] == wanted), key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """The place of the test's file among those that run first; the others keep their order behind them."""
+    return EARLY.index(item.path.name) if item.path.name in EARLY else len(EARLY)
 
 
 def suite_of(item: pytest.Item) -> str:

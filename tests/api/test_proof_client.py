@@ -65,7 +65,7 @@ def test_waiting_survives_a_bad_way_and_says_how_it_ended(server: Server) -> Non
                 await client.wait(added.id, 0.3)
             assert early.value.code == "not_ended"
             await asyncio.to_thread(server.run, server.service.run_until_idle())
-            assert (await client.wait(added.id, 20)).status == "done"
+            assert (await client.wait(added.id, 90)).status == "done"
 
     with Flaky(server.url, ["pass", "cut", "pass", "cut", "cut"]) as proxy:
         asyncio.run(play(proxy.url))

@@ -72,7 +72,7 @@ def test_the_server_plays_its_script_in_order() -> None:
 
 def test_a_hanging_request_does_not_keep_the_server_open() -> None:
     with OpenAIServer([Fault(hang=True)]) as server, pytest.raises(httpx2.ReadTimeout):
-        httpx2.get(server.url, timeout=0.05)
+        httpx2.get(server.url, timeout=httpx2.Timeout(60, read=0.05))
 
 
 # --- openai -----------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_pa
     with Perdure(store_url, pipelines=[slow]) as app:
         id_ = app.add(text="x", pipeline=slow, meta={"gate": str(gate)}).id
     with running(store_url) as worker:
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 90
         while (found := facts(id_, "--store", store_url))["stage"] != "second" or found["state"] != "running":
             assert time.monotonic() < end_s, found
             assert worker.poll() is None

@@ -124,7 +124,7 @@ class Fleet:
                     yield process, int(environment[WORKER_VARIABLE])
 
     def _end_processes(self) -> None:
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while left := list(self.processes()):
             for process, _ in left:
                 with suppress(psutil.Error):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -249,7 +250,7 @@ def test_what_cannot_be_understood_is_set_aside_with_its_reason(local_fleet: Fle
     _start(local_fleet, rabbit)
 
     async def publish(channel: AbstractChannel) -> list[str]:
-        await _until_declared(channel)
+        await _until_heard(channel)
         exchange = await channel.get_exchange(EXCHANGE)
         for body in wrong:
             await exchange.publish(aio_pika.Message(body), DONE)
@@ -275,16 +276,16 @@ def test_what_cannot_be_understood_is_set_aside_with_its_reason(local_fleet: Fle
     ] * 10
 
 
-async def _until_declared(channel: AbstractChannel) -> None:
-    """Until the workers listen."""
+async def _until_heard(channel: AbstractChannel) -> None:
+    """Wait until the workers consume answers: a queue that is declared may not be bound yet."""
     for _ in range(1000):
-        try:
-            await channel.get_queue("perdure.answers.remote")
-            await channel.get_queue("perdure.answers.archives")
-            return
-        except ChannelNotFoundEntity:
-            await asyncio.sleep(0.1)
-            await channel.reopen()
+        with suppress(ChannelNotFoundEntity):
+            queues = [await channel.get_queue(f"{EXCHANGE}.answers.{name}") for name in ("remote", "archives")]
+            if all(queue.declaration_result.consumer_count for queue in queues):
+                return
+        await asyncio.sleep(0.1)
+        await channel.reopen()
+    raise AssertionError("no worker consumes the answers")
 
 
 @pytest.mark.parametrize("language", ["python", pytest.param("node", marks=pytest.mark.long)])

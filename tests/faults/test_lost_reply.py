@@ -162,7 +162,7 @@ def test_work(proxy: Proxy, fleet: ParcelFleet, drops: int) -> None:
     child = worker.child
     for point in ("claim", "save", "finish"):
         arm(proxy, point, drops)
-        fleet.wait(partial(loaded, point), f"{drops} faults at {point}", within_s=20 + drops, look_s=0.1)
+        fleet.wait(partial(loaded, point), f"{drops} faults at {point}", within_s=90 + drops, look_s=0.1)
         fleet.wait(lambda: not fleet.left, "every job to end", look_s=0.1)
         fleet.check_parcels()
         check_faults(proxy, point, drops)

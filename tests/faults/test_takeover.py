@@ -5,7 +5,6 @@ How soon is measured by `benchmarks/takeover.py`.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 
 import pytest
@@ -22,28 +21,23 @@ TAKEOVER_S = 15.0  # a lease has 30: only the lock of the dead worker tells earl
 
 @pytest.mark.timeout(180)
 def test_killed_under_load(fleet: Fleet) -> None:
-    """200 jobs of one second; of two workers with 20 in hand each, one is killed after three seconds."""
-    fleet.add("second", {f"d{number}": "1" for number in range(JOBS)})
+    """Two workers with 20 of 200 documents in hand each; one is killed."""
+    texts = {f"d{number}": "0.1" for number in range(JOBS)}
+    for name in texts:
+        fleet.shut(name, "begin")
+    fleet.add("second", texts)
     victim = fleet.start("seconds", concurrency=CONCURRENCY)
     fleet.start("seconds", concurrency=CONCURRENCY)
-    fleet.wait(lambda: len({line.pid for line in fleet.starts()}) == 2, "both workers to be at work")
-    victim_id, victim_child = victim.id, victim.child
-    time.sleep(3)
-
-    def full() -> bool:
-        """Not in the moment between one round of jobs and the next."""
-        ours = [line for line in fleet.ledger if line.pid == victim_child]
-        ended = {line.document for line in ours if line.event == "end"}
-        running = [line.at_s for line in ours if line.event == "start" and line.document not in ended]
-        return len(running) == CONCURRENCY and time.monotonic() - max(running) > 0.2
-
-    fleet.wait(full, "the victim to have its hands full")
+    fleet.wait(lambda: len(fleet.starts()) == 2 * CONCURRENCY, "both workers to have all slots in use")
+    victim_id = victim.id
     killed_s = victim.kill()
     fleet.wait_until_gone(victim)
     names = {document_id: name for name, document_id in fleet.ids.items()}
     jobs = fleet.ask(fleet.app.store.in_hand(victim_id))
     in_hand = {names[job.document_id] for job in jobs}
     assert len(in_hand) == CONCURRENCY
+    for name in texts:
+        fleet.open(name, "begin")
     fleet.wait_until_ended()
 
     starts: dict[str, list[float]] = defaultdict(list)

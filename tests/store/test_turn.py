@@ -150,7 +150,7 @@ def test_a_fork_that_keeps_the_turn_of_a_dead_process_is_named(tmp_path: Path) -
         assert process.stdout is not None
         fork = int(process.stdout.readline())
         try:
-            process.wait(10)
+            process.wait(60)
             with pytest.raises(StoreBusy, match=f"process {fork} has held the database"):
                 await_turn(path, patience_s=0.5)
         finally:
