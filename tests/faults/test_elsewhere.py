@@ -280,7 +280,9 @@ async def _until_heard(channel: AbstractChannel) -> None:
     """Wait until the workers consume answers: a queue that is declared may not be bound yet."""
     for _ in range(1000):
         with suppress(ChannelNotFoundEntity):
-            queues = [await channel.get_queue(f"{EXCHANGE}.answers.{name}") for name in ("remote", "archives")]
+            queues = [
+                await channel.get_queue(f"{EXCHANGE}.answers.{name}") for name in ("remote", "archives")
+            ]
             if all(queue.declaration_result.consumer_count for queue in queues):
                 return
         await asyncio.sleep(0.1)
