@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 PEERS  := .venv-peers
 PYTEST := $(BIN)/python -m pytest
 # twice the cores: most tests wait half of their time
@@ -29,13 +30,17 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
+# Once, by one process: otherwise every test process compiles all that the tests import.
+$(COMPILED): $(STAMP)
+	@$(PYTEST) --collect-only --quiet tests >$@ || { cat $@; rm $@; exit 1; }
+
 demo: setup ## see it work: real documents, a worker killed in the middle, nothing lost
 	@$(BIN)/perdure demo
 
-test: setup ## run the tests that need Python alone: every behaviour on SQLite, the store on PostgreSQL, too
+test: setup $(COMPILED) ## run the tests that need Python alone: every behaviour on SQLite, the store on PostgreSQL, too
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite quick tests
 
-test-all: setup ## run what make test leaves out: PostgreSQL for all, RabbitMQ, Prometheus, kills (installs Debian packages as root)
+test-all: setup $(COMPILED) ## run what make test leaves out: PostgreSQL for all, RabbitMQ, Prometheus, kills (installs Debian packages as root)
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite full tests
 
 check: setup ## lint, format, types, layers
@@ -72,8 +77,8 @@ faults: setup ## the long fault tests: real processes killed, frozen, cut off
 shuffle: setup ## the tests of make test in random order; SEED=n repeats an order
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --suite quick -p randomly $(if $(SEED),--randomly-seed=$(SEED)) tests
 
-long: setup ## the tests that take minutes each, one at a time; fuzz and sim have numbers of their own
-	$(PYTEST) --suite long --timeout=7200 tests
+long: setup ## the tests that take minutes each; fuzz, sim, pairs, mutants and chaos have numbers of their own
+	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite long --timeout=7200 tests
 
 fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (300 by default: over 20,000 requests)
 	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py

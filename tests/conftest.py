@@ -10,13 +10,13 @@ Files are made in memory where there is room for them, which takes a third off t
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -87,7 +87,8 @@ def _make_files_in_memory() -> None:
     rooms.clear_out(MEMORY)  # of runs that were killed
     own = rooms.new_room(MEMORY)
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
-    atexit.register(rooms.remove, own)  # after PostgreSQL's own, which writes there
+    # after PostgreSQL, which writes there, and after the directory that multiprocessing makes in it
+    Finalize(None, rooms.remove, args=[own], exitpriority=-101)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -58,6 +58,7 @@ def test_a_wrong_setting_is_named_with_what_is_wrong() -> None:
     assert "PERDURE_CONCURRENCY is 'many'" in said
 
 
+@pytest.mark.full
 def test_commands_load_what_they_need_and_end_in_silence(tmp_path: Path) -> None:
     """In fresh interpreters, unlike most tests of commands."""
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 SCRIPT = """
 from perdure import Document, Perdure, Pipeline
@@ -24,6 +25,7 @@ with app:
 """
 
 
+@pytest.mark.full
 def test_a_worker_of_an_unguarded_module_starts_no_chain_of_processes(tmp_path: Path) -> None:
     (tmp_path / "books.py").write_text(SCRIPT)
     subprocess.run([sys.executable, "books.py"], cwd=tmp_path, check=True, timeout=60)

@@ -9,7 +9,7 @@ from tests.faults.resuming import PLACES, assert_resumed
 
 
 @pytest.mark.on_both
-@pytest.mark.parametrize("victim", ["supervisor", "child"])
+@pytest.mark.parametrize("victim", ["child", pytest.param("supervisor", marks=pytest.mark.full)])
 def test_killed_at_every_place(fleet: Fleet, victim: str) -> None:
     """One document waits at each place when the worker is killed."""
     fleet.add("steps", {place: place for place in PLACES})
