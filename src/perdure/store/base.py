@@ -293,7 +293,8 @@ class Store(Protocol):
         """
 
     async def lend(self) -> int:
-        """Lend documents of dependencies that the breaker holds, as many as may go now; how many."""
+        """Lend documents of dependencies that the breaker holds, as many as may go now; how many, those included whose
+        dependency is up again."""
 
     async def exchange(self, name: str, report: Report) -> records.Shared:
         """Tell the fleet what this worker saw of a service, and hear what all of them know."""

@@ -698,6 +698,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     UNLEND: str
     JOB_FREED: str
     RECALL: str
+    PARK: str
     CALL_ADD: str
     CALLS_FORGET: str
     CHUNK_ADD: str
