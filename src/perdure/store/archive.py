@@ -204,6 +204,8 @@ def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
         f"DELETE FROM feed WHERE {sql.WHICH.format(t='feed', id='document_id')} AND {sql.FEED_HEARD}",
         rows=gone,
     )
+    sent = f"{sql.WHICH.format(t='delivery', id='document_id')} AND state = 'sent'"
+    yield Query(f"DELETE FROM delivery WHERE {sent}", rows=gone)
     yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
     return chunks
 

@@ -228,6 +228,7 @@ CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiti
 CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
+CREATE INDEX delivery_document ON delivery (org, document_id) WHERE state = 'sent';
 
 -- Who may use the HTTP API, as whom and for what; `secret` is a hash of it.
 CREATE TABLE api_key (
