@@ -276,9 +276,7 @@ def test_a_worker_waits_for_its_blobs(
     unreachable: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> int:
-        service = AsyncPerdure(
-            f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url()
-        )
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url())
         await service.start()
         async with asyncio.timeout(90):
             id_ = (await service.add(text="x", pipeline=notes)).id

@@ -52,6 +52,8 @@ class Flush(Acting):
         self.declared: set[Flow] = set()  # those that this flush adds
         #: When this client last wrote down how far a queue's turns have been handed out, and what it serves.
         self.written = written
+        self.noted: dict[Any, int] = {}  # what of that this flush writes down
+        self.presents: dict[str, float] = {}  # of queues in which it opens flows
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
         self.told: list[Row] = []  # what the feed shall say
@@ -70,6 +72,8 @@ class Flush(Acting):
         for n, op in enumerate(batch):
             kinds.setdefault(type(op), []).append((n, op))
         yield from self.declare({flow for op in batch for flow in _flows(op)})
+        claims = [op for _, op in kinds.get(Claim, ())]
+        self.presents = yield from handing_out.open_flows(self.sql, claims, self.now_ms, self.written)
         yield from self.lock(batch)
         again = kinds.get(Requeue, [])
         for (n, _), answer in zip(again, (yield from self.requeue([op for _, op in again])), strict=True):
@@ -338,8 +342,10 @@ class Flush(Acting):
             handed_out += found
             answers[n] = rows.readable([row[:-1] for row in found])
             self.counting.claimed(one.job for one in answers[n])
-        yield from handing_out.times(self.sql, handed_out, self.now_ms, self.written)
-        yield from handing_out.served(self.sql, [op for _, op in ops], self.now_ms, self.written)
+        claims = [op for _, op in ops]
+        self.noted = yield from handing_out.note(
+            self.sql, claims, handed_out, self.presents, self.now_ms, self.written
+        )
 
     def claim(self, op: Claim) -> Steps[list[Row]]:
         found: list[Row] = []

@@ -250,6 +250,7 @@ class Flusher:
                 self.flushes += 1
                 if flush is not None:
                     self._known |= flush.declared
+                    self._written |= flush.noted
                     if flush.superseded:
                         self._tell(ChunksDeleted(flush.superseded))
                 return answers

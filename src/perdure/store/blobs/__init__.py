@@ -3,8 +3,8 @@
 What came in and what a stage made lives here when it is too large for a row. Three places, one protocol:
 a directory beside the SQLite file, a table in PostgreSQL, or a bucket that speaks S3.
 
-Reading order: base (the promises), directory, table, s3, checked. Called by intake and the runner, and by retention, which
-collects what no row has named for a day.
+Reading order: base (the promises), directory, table, s3, checked. Called by intake and the runner, and by
+retention, which collects what no row has named for a day.
 """
 
 from __future__ import annotations

@@ -63,10 +63,11 @@ CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- It has been seen up since `open_ms`.
 CREATE TABLE lane (name text COLLATE "C" PRIMARY KEY, down_ms bigint, reason text, open_ms bigint);
 INSERT INTO lane (name) VALUES ('');
--- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's.
+-- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's;
+-- `unserved`: the workers of its queue lack its pipeline, and its time stands still.
 CREATE TABLE flow (
   queue text COLLATE "C" NOT NULL, lane text COLLATE "C" NOT NULL, pipeline text COLLATE "C" NOT NULL,
-  shift double precision NOT NULL DEFAULT 0,
+  shift double precision NOT NULL DEFAULT 0, unserved boolean NOT NULL DEFAULT false,
   PRIMARY KEY (queue, lane, pipeline)
 );
 
