@@ -14,7 +14,7 @@ BEAT_MS = 10_000  # how often a worker renews a lease of 30 s
 
 
 class Watched:
-    """A sweeper beside a worker that lives; the store's clock and the monotonic one go on together, unless it is set."""
+    """A sweeper beside a worker that lives; the store's clock and the monotonic one go together until it is set."""
 
     def __init__(self, world: World) -> None:
         self.world, self.monotonic_s = world, 1_000.0

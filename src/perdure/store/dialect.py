@@ -593,6 +593,10 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CONNECTION_KEYS = (
         "SELECT chunk_id, other_document_id, other_id FROM connection WHERE org = $1 AND document_id = $2"
     )
+    CONNECTION_KEYS_TO = (
+        "SELECT org, document_id, chunk_id, other_document_id, other_id FROM connection "
+        "WHERE org = $1 AND other_document_id = $2"
+    )
     #: Found from either side; what leads to a chunk that is gone, or that another model embedded, does not count.
     CONNECTIONS = (
         "SELECT c.id, n.there, o.id, max(n.score), n.model FROM ("
