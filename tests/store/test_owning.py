@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from perdure import AsyncPerdure, Document, Perdure, Pipeline
+from perdure.cli import child
 from perdure.engine.garbage import collect
 from perdure.errors import SettingInvalid, StoreUnavailable
 from perdure.store.blobs import DirectoryBlobs, S3Blobs, open_blobs
@@ -293,3 +294,21 @@ def test_a_worker_waits_for_its_blobs(
         return len(written(unreachable))
 
     assert asyncio.run(run()) == 1  # the mark
+
+
+def test_the_process_of_a_worker_waits_before_it_registers(
+    unreachable: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url())
+        starting = asyncio.create_task(child._start(service))
+        async with asyncio.timeout(90):
+            while "waiting for the store: the blobs in s3://" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert not starting.done()
+            unreachable.failures.clear()
+            await starting
+        await service.close()
+
+    asyncio.run(run())
+    assert len(written(unreachable)) == 1  # the mark
