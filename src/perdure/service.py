@@ -46,7 +46,7 @@ from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.operate.webhooks import WebhookDesk
 from perdure.settings import Settings, absolute_place, absolute_store, using
-from perdure.store.blobs import Blobs, DirectoryBlobs, TableBlobs, open_blobs, own
+from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
@@ -143,7 +143,7 @@ class AsyncPerdure(
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
         self.store.events = self.events
-        self.blobs: Blobs = open_blobs(self._blobs_url, self._blobs_beside)
+        self.blobs = CheckedBlobs(self.store, open_blobs(self._blobs_url, self._blobs_beside))
         self._closed = False
 
     def _blobs_beside(self) -> Blobs:
@@ -160,7 +160,7 @@ class AsyncPerdure(
         self._working = asyncio.Lock()  # of the loop that we run in now
         try:
             await self.store.open()
-            await own(self.store, self.blobs)
+            await self.blobs.check_if_reachable()
             with using(self.given):
                 lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
             await self.store.declare(self.queues, sorted(lanes))

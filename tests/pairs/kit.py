@@ -15,20 +15,28 @@ from perdure.core.handover import Handover
 from perdure.core.model import Job, Policy
 from perdure.core.token import new_token
 from perdure.store.archive import Archived
-from perdure.store.base import Row
+from perdure.store.base import BREAKER, Row
 from perdure.store.operations import HandOver, NewDocument, NewEvent, Settle
 from perdure.store.sql_store import SqlStore
 from tests.pairs.stepping import Side, SteppedDriver, Watch
 from tests.store.making import BOOM, DONE, ORG, QUEUE, START_MS, World, dead, document, retry, save
 
 LANE = "ocr"
+EARLIER = "llm"
+LIMIT = "k"
+#: Documents that wait for a dependency, with room under a limit that they got before it went down.
+HELD = ("held", "limited", "probing", "ramping", "lent")
 #: What a run leaves behind; clients, queues and lanes stay.
 _TABLES = (
     "outbox", "saved", "item", "emitted", "attempt", "dead", "job", "document", "connection", "chunk", "indexed",
     "once", "feed", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job", "flow", "queue_time",
 )  # fmt: skip
 _RESET = ";".join(
-    [*(f"DELETE FROM {table}" for table in _TABLES), "DELETE FROM lane WHERE name <> ''"]
+    [
+        *(f"DELETE FROM {table}" for table in _TABLES),
+        "DELETE FROM lane WHERE name <> ''",
+        "UPDATE queue SET paused = FALSE",
+    ]
 )  # fmt: skip
 
 
@@ -99,6 +107,7 @@ class Stepped(World):
         self.clock.ms = START_MS
         for store in (self.store, *self.stores):
             store.flusher._known.clear()
+            store.flusher._written.clear()
         await self.register_clients()
 
     async def register_clients(self) -> None:
@@ -122,19 +131,44 @@ class Stepped(World):
 
     async def subject(self, state: str, name: str) -> Subject:
         """A document that stands so, and how it came there by the store's own verbs."""
-        held, hooks = state == "held", ("done", "dead") if state in ("running", "expired") else ()
+        if state in HELD:
+            return await self._held(state, name)
         new = replace(
-            document(name, policy=Policy(hooks=hooks), lane=LANE if held else ""), dedupe=f"key:{name}"
+            document(name, policy=Policy(hooks=("done", "dead") if state in ("running", "expired") else ())),
+            dedupe=f"key:{name}",
         )
-        if held:
-            await self.store.declare([QUEUE], [LANE])
-            await self.store.hold(LANE, "away", "somebody")
         await self.add(new)
         subject = Subject(new, state)
-        if state not in ("queued", "held"):
+        if state != "queued":
             subject.job = next(c.job for c in await self.claim(9) if c.job.document_id == new.id)
             await self._moved(subject, subject.job)
         return subject
+
+    async def _held(self, state: str, name: str) -> Subject:
+        limit: dict[str, Any] = {} if state == "held" else {"limit_key": LIMIT, "limit_each": 2}
+        new = replace(document(name, lane=LANE, **limit), dedupe=f"key:{name}")
+        await self.store.declare([QUEUE], [LANE])
+        if state == "held":
+            await self.store.hold(LANE, "away", "somebody")
+        await self.add(new)
+        if state in ("limited", "ramping"):
+            await self.add(document(f"{name}, ready"))  # a claim beside it finds something
+        if state != "held":
+            await self.store.hold(LANE, "away", "somebody" if state == "limited" else BREAKER)
+        if state == "ramping":
+            await self.store.probed(LANE, True)
+            await self._ramping_before()
+        self.clock.turn(10_000)  # a probe is due
+        if state == "lent":
+            await self.store.lend()
+        return Subject(new, state)
+
+    async def _ramping_before(self) -> None:
+        """Another dependency, whose turn to be up again is before."""
+        await self.store.declare([QUEUE], [EARLIER])
+        await self.add(document(lane=EARLIER))
+        await self.store.hold(EARLIER, "away", BREAKER)
+        await self.store.probed(EARLIER, True)
 
     async def _moved(self, subject: Subject, job: Job) -> None:
         match subject.state:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
 from tests.pairs.exploring import SWITCHES, Interleaving, Run, explored
-from tests.pairs.kit import Stepped, Subject
+from tests.pairs.kit import HELD, Stepped, Subject
 from tests.pairs.promises import broken
 from tests.pairs.stepping import Side
 from tests.pairs.verbs import VERBS, Call, Verb
@@ -55,7 +55,7 @@ async def prepared(world: Stepped, states: Sequence[str]) -> list[Subject]:
     """Those that wait to be claimed last: whoever is prepared is claimed."""
     await world.reset()
     subjects: dict[int, Subject] = {}
-    for n in sorted(range(len(states)), key=lambda n: (states[n] in ("queued", "held"), n)):
+    for n in sorted(range(len(states)), key=lambda n: (states[n] in ("queued", *HELD), n)):
         subjects[n] = await world.subject(states[n], f"{states[n]}{n}")
     return [subjects[n] for n in range(len(states))]
 

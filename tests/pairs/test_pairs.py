@@ -21,7 +21,13 @@ from tests.pairs.kit import Stepped
 from tests.pairs.pairs import Told, all_pairs, run_all
 
 #: With one of their situations each.
-SHORT = [("add", "purge", 1), ("done", "cancel", 1), ("save degraded", "cancel", 0), ("refresh", "purge", 0)]
+SHORT = [
+    ("add", "purge", 1),
+    ("done", "cancel", 1),
+    ("save degraded", "cancel", 0),
+    ("refresh", "purge", 0),
+    pytest.param("lend", "priority and claim", 0, marks=pytest.mark.full),
+]
 
 
 def explore(url: str, first: str, second: str, switches: int, only: int | None = None) -> Told:

@@ -33,7 +33,7 @@ from perdure.store.operations import (
     Settle,
 )
 from perdure.store.sql_store import SqlStore
-from tests.pairs.kit import LANE, Stepped, Subject, handing, taken_back
+from tests.pairs.kit import LANE, LIMIT, Stepped, Subject, handing, taken_back
 from tests.store.making import DONE, ORG, QUEUE, dead, document, hold, later, output, retry, save
 
 #: What is wrong with an answer; nothing if it is true.
@@ -296,6 +296,38 @@ async def release_lane(c: Call) -> None:
     await c.store.release(LANE, "op")
 
 
+async def lend(c: Call) -> int:
+    return await c.store.lend()
+
+
+async def failed_probe(c: Call) -> None:
+    await c.store.probed(LANE, False)
+
+
+async def limit(c: Call) -> None:
+    await c.store.limit(LIMIT, 3, None, "op")
+
+
+async def weigh(c: Call) -> None:
+    await c.store.weigh(ORG, 2.0, "op")
+
+
+async def pause(c: Call) -> None:
+    await c.store.pause(QUEUE, True, "op")
+
+
+async def resume(c: Call) -> None:
+    await c.store.pause(QUEUE, False, "op")
+
+
+async def reprioritise_and_claim(c: Call) -> list[str]:
+    """Both in one flush."""
+    claiming = asyncio.ensure_future(claim(c))
+    changed = await reprioritise(c)
+    await claiming
+    return changed
+
+
 # --- sweeps and desks ----------------------------------------------------------------------------
 
 
@@ -409,6 +441,16 @@ VERBS = {
         Verb("import", "exported", restore, restored),
         Verb("hold", "held", hold_lane, nothing),
         Verb("release", "held", release_lane, nothing),
+        Verb("release limited", "limited", release_lane, nothing),
+        Verb("lend", "ramping", lend, nothing),
+        Verb("probe", "probing", lend, nothing),
+        Verb("failed probe", "ramping", failed_probe, nothing),
+        Verb("recall", "lent", hold_lane, nothing),
+        Verb("limit", "limited", limit, nothing),
+        Verb("weigh", "queued", weigh, nothing),
+        Verb("pause", "queued", pause, nothing),
+        Verb("resume", "limited", resume, nothing),
+        Verb("priority and claim", "limited", reprioritise_and_claim, raised),
         Verb("retention", "done", retain, nothing),
         Verb("prune", "done", prune, nothing),
         Verb("refresh", "done", refresh, refreshed),

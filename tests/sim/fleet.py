@@ -20,6 +20,7 @@ from perdure.engine.worker import Worker
 from perdure.errors import StoreError
 from perdure.service import AsyncPerdure
 from perdure.settings import Settings
+from perdure.store.blobs import CheckedBlobs
 from tests.sim.book import Book
 from tests.sim.cells import SimNursery
 from tests.sim.documents import PIPELINES
@@ -39,7 +40,7 @@ EXPECTED = {"StoreBusy", "StoreUnavailable", "TimeoutError"}
 class NoBlobs:
     """All content here is small enough for its row."""
 
-    inside = True
+    where, inside, beside = "nowhere", True, False
 
     async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
         none: tuple[tuple[str, int], ...] = ()
@@ -59,7 +60,8 @@ class SimApp(AsyncPerdure):
 
     def _connect(self) -> None:
         no_blobs: Any = NoBlobs()
-        self.store, self.blobs, self._closed = SimStore(self.process, self.book), no_blobs, False
+        self.store = SimStore(self.process, self.book)
+        self.blobs, self._closed = CheckedBlobs(self.store, no_blobs), False
 
     async def _clear_out(self) -> None:
         """Real files and threads are none of the simulated world's business."""

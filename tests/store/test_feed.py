@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -11,7 +12,14 @@ from perdure.errors import InputInvalid
 from perdure.store.feed import NAMES, START, Happened
 from perdure.store.operations import Cancel, NewJob, Requeue, Settle
 from perdure.store.webhooks import Webhook
+from perdure.watch.board import Board
+from perdure.watch.overall import Overall
 from tests.store.making import BOOM, DONE, ORG, QUEUE, World, dead, document, hold
+
+
+async def waiting_s(world: World) -> float:
+    """What the metric says."""
+    return (await Overall(world.store, Board.private()).read())["perdure_feed_waiting_seconds",]
 
 
 async def told(world: World, number: int, after: str = START) -> list[Happened]:
@@ -163,6 +171,49 @@ async def test_what_a_webhook_has_not_read_yet_is_told_after_a_purge(world: Worl
     assert [one.document_id for one in await told(world, 1)] == [second]
 
 
+async def test_a_delivery_goes_with_its_document_once_it_was_sent(world: World) -> None:
+    await world.store.add_webhook(Webhook("w", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0), "ann")
+    ids = await world.add(*(document() for _ in range(3)))
+    for _ in ids:
+        job = await world.take()
+        await world.store.settle(Settle(job, dead(), job.stage, job.lane))
+    await world.store.tell_webhook((await world.store.webhooks())[0], await told(world, 3))
+    sent, given_up, waiting = await world.store.deliveries_due("w", 3)
+    await world.store.end_delivery(sent.id, "sent")
+    await world.store.end_delivery(given_up.id, "dead")
+    await world.store.purge([(ORG, id_) for id_ in ids])
+    assert {one.id for one in await world.store.deliveries(ORG)} == {given_up.id, waiting.id}
+
+    assert await world.store.retry_deliveries(ORG, given_up.id, "ann") == 1
+    for one in (given_up, waiting):
+        await world.store.end_delivery(one.id, "waiting", delay_ms=10)
+        await world.store.end_delivery(one.id, "sent")
+    assert await world.store.deliveries(ORG) == []
+
+
+async def test_a_transaction_in_another_database_of_the_server_keeps_the_feed_waiting(
+    postgres_world: World,
+) -> None:
+    world = postgres_world
+    elsewhere = str(urlsplit(world.url)._replace(path="/postgres").geturl())
+    other = await asyncpg.connect(elsewhere, server_settings={"application_name": "elsewhere"})
+    try:
+        async with other.transaction(), asyncio.timeout(90):
+            mine = int(await other.fetchval("SELECT pg_current_xact_id()::text"))
+            while (oldest := await world.store.driver.oldest_writer()) is None or oldest.name != "elsewhere":
+                await asyncio.sleep(0.05)
+            assert oldest.database == "postgres"
+            ((xmin,),) = await world.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+            assert int(xmin) == mine
+            await world.add(document())
+            job = await world.take()
+            await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+            assert await world.store.feed(ORG) == []
+        assert len(await told(world, 1)) == 1
+    finally:
+        await other.close()
+
+
 async def test_the_transaction_that_the_feed_waits_for_is_named(postgres_world: World) -> None:
     world = postgres_world
     other = await asyncpg.connect(world.url, server_settings={"application_name": "nightly"})
@@ -176,5 +227,8 @@ async def test_the_transaction_that_the_feed_waits_for_is_named(postgres_world: 
                     await asyncio.sleep(0.05)
             assert oldest.pid == other.get_server_pid()
             assert 0 <= oldest.since_ms < 120_000
+            # its start is rounded to milliseconds, and others may write on this server
+            while await waiting_s(world) == 0:
+                await asyncio.sleep(0.01)
     finally:
         await other.close()

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from perdure.core.model import Job
-from perdure.errors import InputInvalid, StoreError, Unstorable
-from perdure.store.operations import Cancel, EmittedRow, Save, Settle
-from tests.store.making import DONE, ORG, QUEUE, World, document, output, retry, save
+from perdure.errors import InputInvalid, StoreError, StoreUnavailable, Unstorable
+from perdure.store.base import DataRefused
+from perdure.store.operations import Added, Cancel, EmittedRow, Save, Settle
+from tests.store.faults import Given, break_writes, never_sent, well
+from tests.store.making import DONE, ORG, QUEUE, World, Write, document, output, retry, save
 
 
 async def jobs_of(world: World, count: int) -> list[Job]:
@@ -292,3 +294,66 @@ async def test_a_flusher_that_is_gone_lets_nobody_wait(world: World) -> None:
     async with asyncio.timeout(90):
         answers = await asyncio.gather(*waiting, world.store.add([document()]), return_exceptions=True)
     assert [getattr(answer, "code", None) for answer in answers] == ["store_closed"] * 4
+
+
+# --- a batch that is halved, and an end in the middle of it ------------------------------------------
+
+
+async def refused_value(_: Write, __: Given) -> Any:
+    raise DataRefused("a value that is too large")
+
+
+def adding(world: World, count: int) -> list[asyncio.Task[list[Added]]]:
+    """So many adds that share a batch; the first of them is the first of the batch."""
+    return [asyncio.create_task(world.store.add([document(f"{n}")])) for n in range(count)]
+
+
+async def added_names(world: World) -> set[str]:
+    return {row["name"] for row in await world.table("document")}
+
+
+async def test_an_outage_after_the_first_half_fails_only_the_second(world: World) -> None:
+    world.store.flusher._patience_s = 0.0
+    break_writes(world, [refused_value, well, never_sent])
+
+    answers = await asyncio.gather(*adding(world, 200), return_exceptions=True)
+
+    assert [type(answer) for answer in answers[100:]] == [StoreUnavailable] * 100
+    assert [answer[0].answer for answer in answers[:100] if not isinstance(answer, BaseException)] == [
+        "added"
+    ] * 100
+    assert await added_names(world) == {f"{n}" for n in range(100)}
+
+
+async def test_a_flusher_that_is_cancelled_between_halves_answers_the_first(world: World) -> None:
+    (flusher,) = [task for task in asyncio.all_tasks() if task.get_name() == "perdure-flusher"]
+
+    async def cancelled(_: Write, __: Given) -> Any:
+        flusher.cancel()
+        await asyncio.sleep(60)
+
+    break_writes(world, [refused_value, well, cancelled])
+    async with asyncio.timeout(90):
+        answers = await asyncio.gather(*adding(world, 200), return_exceptions=True)
+
+    assert [answer[0].answer for answer in answers[:100] if not isinstance(answer, BaseException)] == [
+        "added"
+    ] * 100
+    # nobody knows how far its write had come
+    assert {str(answer) for answer in answers[100:]} == {
+        "the outcome of the last write is unknown; read before writing again"
+    }
+
+
+async def test_answers_that_are_on_their_way_are_given_when_their_task_is_cancelled(world: World) -> None:
+    other = await world.another()
+    asked = [asyncio.create_task(other.add([document()])) for _ in range(200)]
+    while not other.flusher._answering:
+        await asyncio.sleep(0)
+    for task in list(other.flusher._answering):
+        task.cancel()
+    async with asyncio.timeout(90):
+        answers = await asyncio.gather(*asked)
+        await other.close()
+
+    assert [answer[0].answer for answer in answers] == ["added"] * 200

@@ -14,7 +14,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Document, Perdure, Pipeline
+from perdure import AsyncPerdure, Document, Perdure, Pipeline
+from perdure.cli import child
 from perdure.engine.garbage import collect
 from perdure.errors import SettingInvalid, StoreUnavailable
 from perdure.store.blobs import DirectoryBlobs, S3Blobs, open_blobs
@@ -219,3 +220,95 @@ async def test_a_schema_says_where_it_is(postgres_url: str) -> None:
         await store.close()
     assert found[0] == found[1] != found[2]
     assert re.fullmatch(r"cluster \d+ database \d+ schema \d+", found[0])
+
+
+# --- a place that cannot be reached when the store is opened --------------------------------------------
+
+
+@pytest.fixture
+def unreachable(bucket: S3Server) -> S3Server:
+    """A bucket that answers nothing until its `failures` are cleared."""
+    bucket.failures = [403] * 100_000
+    return bucket
+
+
+def written(bucket: S3Server) -> list[str]:
+    return [asked for asked in bucket.requests if not asked.startswith(("GET", "HEAD"))]
+
+
+def test_an_app_starts_without_its_blobs_and_only_calls_that_need_them_fail(
+    unreachable: S3Server, tmp_path: Path
+) -> None:
+    with app(tmp_path, "first", unreachable.blobs_url()) as first:
+        small = first.add(text="x", pipeline=notes).id
+        for needs_blobs in (lambda: first.add(text=LARGE, pipeline=notes), first.run_until_idle):
+            with pytest.raises(StoreUnavailable) as told:
+                needs_blobs()
+            assert told.value.code == "blobs_unavailable"
+        assert written(unreachable) == []
+        unreachable.failures.clear()
+        large = first.add(text=LARGE, pipeline=notes).id
+        assert first.run_until_idle().done == 2
+        assert [first.output(id_, "read") for id_ in (small, large)] == [1, len(LARGE)]
+    assert any(key.endswith("OWNER") for key in unreachable.objects)
+
+
+def test_nothing_is_written_to_a_place_whose_owner_shows_later(bucket: S3Server, tmp_path: Path) -> None:
+    with app(tmp_path, "first", bucket.blobs_url()) as first:
+        first.add(text=LARGE, pipeline=notes)
+    bucket.failures = [403] * 100_000
+    with app(tmp_path, "second", bucket.blobs_url()) as second:
+        bucket.failures.clear()
+        bucket.requests.clear()
+        for writes in (
+            lambda: second.add(text=LARGE + "y", pipeline=notes),
+            second.run_until_idle,
+            lambda: second._call(collect(second.service.store, second.service.blobs, older_than_ms=0)),
+            lambda: second._call(second.service.blobs.delete("a" * 64)),
+            lambda: second._call(second.service.blobs.tidy(0)),
+        ):
+            with pytest.raises(SettingInvalid) as told:
+                writes()
+            assert told.value.code == "blobs_owned"
+        assert written(bucket) == []
+
+
+def test_a_worker_waits_for_its_blobs(
+    unreachable: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> int:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url())
+        await service.start()
+        async with asyncio.timeout(90):
+            id_ = (await service.add(text="x", pipeline=notes)).id
+            working = asyncio.create_task(service.run())
+            while "waiting for the blobs" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert not service.works
+            unreachable.failures.clear()
+            while (await service.status(id_)).state != "done":
+                await asyncio.sleep(0.01)
+            await service.stop()
+            await working
+        await service.close()
+        return len(written(unreachable))
+
+    assert asyncio.run(run()) == 1  # the mark
+
+
+def test_the_process_of_a_worker_waits_before_it_registers(
+    unreachable: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url())
+        starting = asyncio.create_task(child._start(service))
+        async with asyncio.timeout(90):
+            while "waiting for the store: the blobs in s3://" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert not starting.done()
+            unreachable.failures.clear()
+            await starting
+        await service.close()
+
+    asyncio.run(run())
+    assert len(written(unreachable)) == 1  # the mark

@@ -108,3 +108,61 @@ async def test_nobody_waits_for_room_that_jobs_of_an_idle_queue_take(world: Worl
     await world.store.pause("idle", False)
     await world.store.limit("host", 2, None)
     assert await world.store.claimable([QUEUE], ["books"]) is True
+
+
+# --- a pipeline that is served again ---------------------------------------------------------------
+
+
+async def orgs_in_turn(world: World, count: int, *pipelines: str) -> list[str]:
+    """Whose documents a worker with these pipelines gets next, one by one."""
+    asked = (Claim(world.worker, (QUEUE,), new_token(), 1, pipelines=pipelines) for _ in range(count))
+    return [one.document.org for claim in asked for one in await world.store.claim(claim)]
+
+
+async def unserved_while_others_work(world: World, backlog: int = 1_000) -> None:
+    """Old documents of a pipeline that no worker has, while others went through many of another."""
+    await world.add(*(document(org="old", pipeline="films") for _ in range(backlog)))
+    for _ in range(3):
+        await world.add(*(document(org="busy", pipeline="books") for _ in range(1_000)))
+        await claimed(world, "books", limit=1_000)
+        world.clock.turn(30_000)
+        await world.store.attend()
+
+
+async def test_a_backlog_that_no_worker_could_run_does_not_come_before_all_others(world: World) -> None:
+    await unserved_while_others_work(world)
+    await world.add(*(document(org="new", pipeline="books") for _ in range(10)))
+
+    orgs = await orgs_in_turn(world, 30, "books", "films")
+
+    assert orgs.count("new") == 10
+    assert orgs.count("old") == 20
+
+
+async def test_organisations_share_a_pipeline_that_was_unserved(world: World) -> None:
+    await unserved_while_others_work(world)
+    await world.add(*(document(org="late", pipeline="films") for _ in range(10)))
+
+    assert (await orgs_in_turn(world, 30, "books", "films")).count("late") == 10
+
+
+async def test_documents_of_a_served_pipeline_keep_their_turns_when_another_is_served_again(
+    world: World,
+) -> None:
+    await unserved_while_others_work(world, 100)
+    await world.add(*(document(org="busy", pipeline="books") for _ in range(100)))
+    await orgs_in_turn(world, 20, "books", "films")
+
+    assert abs((await orgs_in_turn(world, 40, "books", "films")).count("busy") - 20) <= 1
+
+
+async def test_a_pipeline_that_is_unserved_while_its_lane_is_down_is_open_after_both(world: World) -> None:
+    await world.store.declare([QUEUE], ["ocr"])
+    await world.store.hold("ocr", "away")
+    await world.add(*(document(org="old", pipeline="films", lane="ocr") for _ in range(100)))
+    await unserved_while_others_work(world, 1)
+    await claimed(world, "books", "films", limit=0)
+    await world.store.release("ocr")
+    await world.add(*(document(org="new", pipeline="books") for _ in range(10)))
+
+    assert (await orgs_in_turn(world, 25, "books", "films")).count("new") == 10

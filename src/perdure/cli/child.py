@@ -113,10 +113,14 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
 
 
 async def _start(app: AsyncPerdure) -> None:
-    """Open the store, and wait for it as long as it is not available."""
+    """Open the store, and wait for it and for its blobs as long as they are not available."""
+    started = False
     for pause_s in chain(WAIT_S, repeat(WAIT_S[-1])):
         try:
-            await app.start()
+            if not started:
+                await app.start()
+                started = True
+            await app.blobs.check()
         except (StoreUnavailable, StoreBusy) as error:
             log.warning("waiting for the store: %s", error)
             await asyncio.sleep(pause_s)

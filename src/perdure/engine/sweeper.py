@@ -5,6 +5,7 @@ One leader at a time: whoever holds the leader's lock; when it dies the lock is 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ SERVER_YOUNG_S = 10.0
 #: A lease that ended longer ago than this and was not taken back yet: the worker lives on, or a clock is wrong.
 LATE_MS = 5_000
 RENEWAL_S_MAX = 20.0
+#: The store's time went ahead of our monotonic clock by more than that since the last sweep: its clock was set.
+JUMP_MS = 2_000
 DAY_MS = 86_400_000
 
 
@@ -81,6 +84,8 @@ class Sweeper:
         self.stuck = StuckSweep(store, events, stuck)
         self._pruned_s = self._looked_s = -1e9
         self._now_s = 0.0
+        self._ahead_ms = -math.inf  # how far the store's time is ahead of our monotonic clock
+        self._jumped_s = -math.inf  # when it was ahead farther than before; the first sweep cannot know
         self._doubts: dict[tuple[int, int, int], float] = {}  # (job, token, end of lease) → since when
         #: Whether this worker showed a sign of life within so many seconds; a keeper knows, by its monotonic clock.
         self.lives: Callable[[int, float], bool] = lambda worker, within_s: False
@@ -120,6 +125,9 @@ class Sweeper:
         bad: list[tuple[int, Exception]] = []
         expired = await self.store.expired(RECOVER_BATCH, bad)
         swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
+        self._compare_clocks(
+            await self.store.now_ms()
+        )  # after the look, so that no jump is before it and unseen
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return 0  # right after a restart the workers themselves are only coming back
         expired = await self._lost(expired)
@@ -134,6 +142,12 @@ class Sweeper:
                 swept.problems.append((f"recover: job {job.id}", error))
         return await recover(self.store, self.events, results, "lease expired", expired_only=True)
 
+    def _compare_clocks(self, now_ms: int) -> None:
+        ahead_ms = now_ms - self._now_s * 1000
+        if ahead_ms - self._ahead_ms > JUMP_MS:
+            self._jumped_s = self._now_s
+        self._ahead_ms = ahead_ms
+
     async def _lost(self, expired: list[Job]) -> list[Job]:
         """Those whose worker does not renew them; where a clock is wrong, leases end that are renewed all the time."""
         living = [j for j in expired if not j.handed_over and self.lives(j.worker, _renewal_s(j))]
@@ -143,9 +157,12 @@ class Sweeper:
         since = await self.store.expired_since(RECOVER_BATCH)
         doubts: dict[tuple[int, int, int], float] = {}
         kept: set[tuple[int, int]] = set()
+        jumped = self._now_s - self._jumped_s < RENEWAL_S_MAX
         for job in living:
             ended_ms, late_ms = since.get((job.id, job.token), (0, 0))
-            if late_ms > LATE_MS:  # we sweep every second, so a lease that ends is found sooner than that
+            if (
+                jumped or late_ms > LATE_MS
+            ):  # we sweep every second, so a lease that ends is found sooner than that
                 doubt = (job.id, job.token, ended_ms)
                 doubts[doubt] = self._doubts.get(doubt, self._now_s)
                 if self._now_s - doubts[doubt] < _renewal_s(job):

@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain, repeat
 from pathlib import Path
 
 from perdure.core.events import Events
@@ -15,6 +16,7 @@ from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURATION, CONFIGURED
 from perdure.core.stuck import StuckPolicy
 from perdure.engine import rooms
+from perdure.engine.child_process import WAIT_S
 from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
@@ -24,9 +26,9 @@ from perdure.engine.runner import Runner
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.worker import Worker
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, StoreBusy, StoreUnavailable
 from perdure.settings import Settings
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import CheckedBlobs
 from perdure.store.sql_store import SqlStore
 
 IDLE_S = 0.05
@@ -54,7 +56,7 @@ class Working:
     url: str
     settings: Settings
     store: SqlStore
-    blobs: Blobs
+    blobs: CheckedBlobs
     pipelines: Mapping[str, Pipeline]
     concurrency: int
     events: Events
@@ -120,10 +122,22 @@ class Working:
             if one.held_by == CONFIGURATION and CONFIGURED.get(one.name, lambda: False)():
                 await self.store.release(one.name, CONFIGURATION)
 
+    async def _wait_for_blobs(self) -> None:
+        """Claim nothing before the place of the blobs is known to be ours."""
+        for pause_s in chain(WAIT_S, repeat(WAIT_S[-1])):
+            if self._stopping:
+                return
+            try:
+                return await self.blobs.check()
+            except (StoreUnavailable, StoreBusy) as error:
+                _log.warning("waiting for the blobs: %s", error)
+                await asyncio.sleep(pause_s)
+
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run under this worker id until `stop`; somebody else keeps the leases written on `slate`."""
         await self._clear_out()
         await self._let_go()
+        await self._wait_for_blobs()
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)
@@ -172,6 +186,7 @@ class Working:
             raise RuntimeError(WORKS_ALREADY)
         async with self._working:
             self._stopping = False
+            await self.blobs.check()
             before = await self.store.tally()
             running = asyncio.create_task(self._run())
             try:

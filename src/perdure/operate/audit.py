@@ -12,7 +12,7 @@ from dataclasses import field
 from perdure.core.frozen import frozen
 from perdure.operate.desk import Desk
 from perdure.store.auditing import NAMING, OWNED, START, Balance
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import CheckedBlobs
 
 EXAMPLES = 5
 DAY_MS = 86_400_000
@@ -92,7 +92,7 @@ class _Findings:
 class Auditing(Desk):
     """The verb of an app; see `app.Perdure`."""
 
-    blobs: Blobs
+    blobs: CheckedBlobs
 
     async def audit(
         self,

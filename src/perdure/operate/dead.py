@@ -23,7 +23,7 @@ from perdure.operate.groups import Group, facts, groups
 from perdure.operate.purge import Exported, Purged, exporting, purging
 from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import CheckedBlobs
 from perdure.store.records import Attempt, DeadRecord
 from perdure.store.text import checked
 
@@ -65,7 +65,7 @@ class Imported:
 class DeadVerbs(Desk):
     """See `app.Perdure` for what each verb promises."""
 
-    blobs: Blobs
+    blobs: CheckedBlobs
 
     async def dead(
         self, *, after: str | None = None, limit: int = 100, **which: Unpack[DeadOptions]

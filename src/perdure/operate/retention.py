@@ -19,7 +19,7 @@ from perdure.errors import PerdureError, SettingInvalid, StoreError
 from perdure.operate.choosing import Choice
 from perdure.operate.purge import Purged, purging
 from perdure.settings import Settings
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import CheckedBlobs
 from perdure.store.dead import Where
 from perdure.store.sql_store import SqlStore
 
@@ -79,7 +79,7 @@ class Retaining:
 
     keeping: Limits
     store: SqlStore
-    blobs: Blobs
+    blobs: CheckedBlobs
 
     async def retain(self) -> Retained:
         limits = self.keeping

@@ -14,13 +14,12 @@ from typing import Any
 
 from perdure.core.model import Job, State
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, indexing, locking, once, outbox, rows, stuck
+from perdure.store import entering, feed, handing_out, indexing, locking, once, outbox, rows, stuck
 from perdure.store.acting import Acting
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
-from perdure.store.fairness import TIME_WRITTEN_MS, Flow
-from perdure.store.lacking import SEEN_MS
+from perdure.store.fairness import Flow
 from perdure.store.operations import (
     Add,
     Added,
@@ -37,7 +36,6 @@ from perdure.store.operations import (
     Save,
     Settle,
 )
-from perdure.store.records import Claimed
 
 
 class Flush(Acting):
@@ -54,6 +52,8 @@ class Flush(Acting):
         self.declared: set[Flow] = set()  # those that this flush adds
         #: When this client last wrote down how far a queue's turns have been handed out, and what it serves.
         self.written = written
+        self.noted: dict[Any, int] = {}  # what of that this flush writes down
+        self.presents: dict[str, float] = {}  # of queues in which it opens flows
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
         self.told: list[Row] = []  # what the feed shall say
@@ -72,6 +72,8 @@ class Flush(Acting):
         for n, op in enumerate(batch):
             kinds.setdefault(type(op), []).append((n, op))
         yield from self.declare({flow for op in batch for flow in _flows(op)})
+        claims = [op for _, op in kinds.get(Claim, ())]
+        self.presents = yield from handing_out.open_flows(self.sql, claims, self.now_ms, self.written)
         yield from self.lock(batch)
         again = kinds.get(Requeue, [])
         for (n, _), answer in zip(again, (yield from self.requeue([op for _, op in again])), strict=True):
@@ -97,8 +99,7 @@ class Flush(Acting):
         yield from entering.fill(self.sql, self.keys, self.now_ms, self.counting)
         for n, op in kinds.get(Beat, ()):
             answers[n] = yield from self.beat(op)
-        for n, op in kinds.get(Claim, ()):
-            answers[n] = yield from self.claim(op)
+        yield from self.claims(kinds.get(Claim, []), answers)
         for word, n in sorted(self.tallies.items()):
             yield Query(self.sql.TALLY_ADD, (word, n))
         yield from self.counting.write(self.sql, self.client)
@@ -333,8 +334,21 @@ class Flush(Acting):
         ours = yield Query(self.sql.BEAT_HELD, rows=held)
         return set(held) - {(row[0], row[1]) for row in ours}
 
-    def claim(self, op: Claim) -> Steps[list[Claimed]]:
-        found = []
+    def claims(self, ops: Sequence[tuple[int, Claim]], answers: list[Any]) -> Steps[None]:
+        """Jobs of all claims first: what is written down about them is locked in one order."""
+        handed_out: list[Row] = []
+        for n, op in ops:
+            found = yield from self.claim(op)
+            handed_out += found
+            answers[n] = rows.readable([row[:-1] for row in found])
+            self.counting.claimed(one.job for one in answers[n])
+        claims = [op for _, op in ops]
+        self.noted = yield from handing_out.note(
+            self.sql, claims, handed_out, self.presents, self.now_ms, self.written
+        )
+
+    def claim(self, op: Claim) -> Steps[list[Row]]:
+        found: list[Row] = []
         if op.suspects:
             found += yield from self.sql.claim(op, self.now_ms, True, op.suspects)
         if op.limit:
@@ -342,32 +356,7 @@ class Flush(Acting):
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
-        claimed = rows.readable([row[:-1] for row in found])
-        self.counting.claimed(one.job for one in claimed)
-        yield from self._handed_out(found)
-        yield from self._serving(op)
-        return claimed
-
-    def _serving(self, op: Claim) -> Steps[None]:
-        """Write down which pipelines are served, now and then."""
-        served = [(queue, pipeline) for queue in op.queues for pipeline in op.pipelines or ()]
-        late = [
-            pair for pair in sorted(served) if abs(self.now_ms - self.written.get(pair, -SEEN_MS)) >= SEEN_MS
-        ]
-        if late:
-            yield Query(self.sql.SERVED_SET, rows=[(*pair, self.now_ms) for pair in late])
-            self.written.update(dict.fromkeys(late, self.now_ms))
-
-    def _handed_out(self, found: Sequence[Row]) -> Steps[None]:
-        """Write down how far turns have been handed out, now and then: others may be writing to the same row."""
-        latest: dict[str, float] = {}
-        for row in found:
-            if row[-1] > latest.get(row[rows.JOB_QUEUE], 0.0):
-                latest[row[rows.JOB_QUEUE]] = row[-1]
-        for queue, turn in sorted(latest.items()):
-            if abs(self.now_ms - self.written.get(queue, -TIME_WRITTEN_MS)) >= TIME_WRITTEN_MS:
-                yield Query(self.sql.QUEUE_TIME, (queue, turn))
-                self.written[queue] = self.now_ms
+        return found
 
 
 def flush_name(client: int, number: int) -> str:

@@ -204,6 +204,8 @@ def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
         f"DELETE FROM feed WHERE {sql.WHICH.format(t='feed', id='document_id')} AND {sql.FEED_HEARD}",
         rows=gone,
     )
+    sent = f"{sql.WHICH.format(t='delivery', id='document_id')} AND state = 'sent'"
+    yield Query(f"DELETE FROM delivery WHERE {sent}", rows=gone)
     yield Query(f"DELETE FROM document WHERE {sql.WHICH.format(t='document', id='id')}", rows=gone)
     return chunks
 
@@ -213,9 +215,11 @@ def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     indexed = yield Query(sql.INDEXED_LOCK_PURGE, rows=gone)
     yield from indexing.expected(sql)
     for org, id_, _ in sorted(indexed):
-        yield Query("DELETE FROM connection WHERE org = $1 AND document_id = $2", (org, id_))
-        yield Query("DELETE FROM connection WHERE org = $1 AND other_document_id = $2", (org, id_))
-        yield Query("DELETE FROM chunk WHERE org = $1 AND document_id = $2", (org, id_))
+        ends = [(org, id_, *key) for key in (yield Query(sql.CONNECTION_KEYS, (org, id_)))]
+        ends += yield Query(sql.CONNECTION_KEYS_TO, (org, id_))
+        yield from indexing.sliced(sql.CONNECTION_DROP, sorted(ends))
+        chunks = [(org, id_, chunk) for chunk, _ in (yield Query(sql.CHUNK_IDS, (org, id_)))]
+        yield from indexing.sliced(sql.CHUNK_DROP, sorted(chunks))
         yield Query(sql.INDEXED_SET, (org, id_, "", 0, 0, 0))
     yield from indexing.expected(sql, over=True)
     return sum(chunks for *_, chunks in indexed)

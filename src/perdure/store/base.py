@@ -247,8 +247,8 @@ class Store(Protocol):
         """Running jobs of a worker."""
 
     async def attend(self) -> tuple[int, int]:
-        """Keep since when queues are served and lanes are open; to be called at least every minute. The store's time,
-        and when the last stuck sweep ended (0: there was none)."""
+        """Keep since when queues are served and lanes are open, and close flows whose pipeline no worker has; to be
+        called at least every minute. The store's time, and when the last stuck sweep ended (0: there was none)."""
 
     async def lead_stuck(self) -> bool:
         """Become, or stay, the one who looks for what is stuck."""
@@ -293,7 +293,8 @@ class Store(Protocol):
         """
 
     async def lend(self) -> int:
-        """Lend documents of dependencies that the breaker holds, as many as may go now; how many."""
+        """Lend documents of dependencies that the breaker holds, as many as may go now; how many, those included whose
+        dependency is up again."""
 
     async def exchange(self, name: str, report: Report) -> records.Shared:
         """Tell the fleet what this worker saw of a service, and hear what all of them know."""

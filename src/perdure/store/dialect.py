@@ -593,6 +593,10 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CONNECTION_KEYS = (
         "SELECT chunk_id, other_document_id, other_id FROM connection WHERE org = $1 AND document_id = $2"
     )
+    CONNECTION_KEYS_TO = (
+        "SELECT org, document_id, chunk_id, other_document_id, other_id FROM connection "
+        "WHERE org = $1 AND other_document_id = $2"
+    )
     #: Found from either side; what leads to a chunk that is gone, or that another model embedded, does not count.
     CONNECTIONS = (
         "SELECT c.id, n.there, o.id, max(n.score), n.model FROM ("
@@ -698,6 +702,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     UNLEND: str
     JOB_FREED: str
     RECALL: str
+    PARK: str
     CALL_ADD: str
     CALLS_FORGET: str
     CHUNK_ADD: str

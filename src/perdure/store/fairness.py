@@ -4,7 +4,8 @@ Each organisation has a virtual time per queue and rank; a job's turn is the lat
 the queue's *present*. The present is the earliest turn of a ready job, and never before `queue_time`, which claims move
 forward at most once a second: jobs with old turns cannot move it back.
 
-A *flow* is a queue, a pipeline and a lane. While its lane is down a flow is closed: its time stands still and its jobs
+A *flow* is a queue, a pipeline and a lane. While its lane is down, or the workers of its queue lack its pipeline
+(`handing_out.close_flows`), a flow is closed: its time stands still and its jobs
 share it in streams of their own, whatever the queue's present is. `flow.shift` leads from a flow's time to the queue's.
 A flow that opens moves its time, not its jobs: its first job has its turn at the present, and the distances between
 the others stay. So holding and releasing cost the same however many jobs wait, and a claim adds one number.
@@ -42,14 +43,14 @@ HEAD = (
     "SELECT h.vt FROM job h WHERE h.state = 'queued' AND h.queue = f.queue AND h.pipeline = f.pipeline "
     "AND h.lane = f.lane AND h.suspect = FALSE AND h.vt > 0 ORDER BY h.vt LIMIT 1"
 )
+_CLOSED = "(l.down_ms IS NOT NULL OR f.unserved)"
 #: What is known of {flow}: its shift, whether it is closed and its first turn then; of its queue how far its turns
 #: have been handed out, the first turn that is ready, and the last one that was promised.
 FLOW_TIMES = (
-    f"SELECT f.queue, f.pipeline, f.lane, f.shift, l.down_ms IS NOT NULL, "
-    f"CASE WHEN l.down_ms IS NOT NULL THEN ({HEAD}) END, "
+    f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, CASE WHEN {_CLOSED} THEN ({HEAD}) END, "
     "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
     f"(SELECT min(({HEAD.replace('f.', 'o.')}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
-    "WHERE o.queue = f.queue AND p.down_ms IS NULL), "
+    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved), "
     "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '') "
     "FROM {flow} JOIN lane l ON l.name = f.lane"
 )
@@ -68,6 +69,11 @@ class FairnessSql:
         "SELECT f.queue, f.pipeline, f.lane, f.shift, l.down_ms IS NOT NULL FROM flow f "
         "JOIN lane l ON l.name = f.lane ORDER BY f.queue, f.lane, f.pipeline"
     )
+    FLOWS_UNSERVED = (
+        "SELECT f.queue, f.pipeline, f.lane, l.down_ms IS NOT NULL FROM flow f JOIN lane l ON l.name = f.lane "
+        "WHERE f.unserved"
+    )
+    FLOW_UNSERVED = "UPDATE flow SET unserved = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
     FLOW_SHIFT = "UPDATE flow SET shift = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
     JOB_TURN = "UPDATE job SET vt = $3 WHERE org = $1 AND id = $2"
     QUEUE_TIME = (
@@ -162,6 +168,11 @@ def open_flows(sql: Dialect, lane: str) -> Steps[dict[str, float]]:
     """Move the time of the flows of a lane that is about to open, so that none of its jobs has a turn before the
     present. The presents of their queues, which are to be written down (QUEUE_TIME) before the transaction ends."""
     flows = [(queue, pipeline, of) for queue, pipeline, of, *_ in (yield Query(sql.FLOWS)) if of == lane]
+    return (yield from to_present(sql, flows))
+
+
+def to_present(sql: Dialect, flows: Sequence[Flow]) -> Steps[dict[str, float]]:
+    """The same for flows that are closed yet."""
     presents: dict[str, float] = {}
     for flow, time in sorted((yield from times(sql, flows)).items()):
         presents[flow[0]] = time.present

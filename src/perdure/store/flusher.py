@@ -47,6 +47,7 @@ class Pending:
 
     op: Operation
     future: asyncio.Future[Any]
+    applied: bool = False  # it was committed, and its answer is on its way
 
 
 def subject(op: Operation) -> str | None:
@@ -99,8 +100,7 @@ class Flusher:
         self._close_by_s = asyncio.get_running_loop().time() + CLOSE_S
         self._arrived.set()
         if self._task is not None:
-            await asyncio.wait({self._task})
-            await asyncio.gather(*self._answering)
+            await asyncio.wait({self._task, *self._answering})
             self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -135,8 +135,9 @@ class Flusher:
             try:
                 await self._write(batch)
             except BaseException as error:
-                for pending in batch:
-                    _fail(pending, error if isinstance(error, Exception) else _stopped(error))
+                # of a batch that was halved, one half may be committed
+                for pending in (p for p in batch if not p.applied):
+                    _fail(pending, error if isinstance(error, Exception) else _unknown(error))
                 if not isinstance(error, Exception):
                     raise
 
@@ -185,9 +186,11 @@ class Flusher:
         if len(batch) <= SLICE:
             _tell(batch, answers)
             return
+        for pending in batch:
+            pending.applied = True
         answering = self._loop.create_task(self._answer(batch, answers))
         self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)
+        answering.add_done_callback(partial(self._answered, batch, answers))
 
     def _refuse(self, pending: Pending, error: Exception) -> None:
         """Fail the one operation that the store does not take."""
@@ -203,6 +206,11 @@ class Flusher:
         for n in range(0, len(batch), SLICE):
             _tell(batch[n : n + SLICE], answers[n : n + SLICE])
             await asyncio.sleep(0)
+
+    def _answered(self, batch: Sequence[Pending], answers: Sequence[Any], task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        if task.cancelled():  # by the end of the loop, perhaps before it began
+            _tell(batch, answers)
 
     async def _commit(self, ops: Sequence[Operation]) -> list[Any]:
         """One transaction, tried again whole while the store is busy or away, for as long as our patience lasts.
@@ -242,6 +250,7 @@ class Flusher:
                 self.flushes += 1
                 if flush is not None:
                     self._known |= flush.declared
+                    self._written |= flush.noted
                     if flush.superseded:
                         self._tell(ChunksDeleted(flush.superseded))
                 return answers
@@ -251,10 +260,7 @@ class Flusher:
         if in_doubt:
             self.client = 0  # the number may be taken; the next flush must not pass for the one that took it
             if not isinstance(error, StoreUnavailable):
-                why = f" ({error})" if str(error) else ""
-                raise StoreUnavailable(
-                    f"the outcome of the last write is unknown{why}; read before writing again"
-                ) from error
+                raise _unknown(error) from error
         raise error
 
     def _steps(
@@ -292,6 +298,12 @@ def _alone(op: Operation) -> bool:
 
 def _waited(error: Exception) -> bool:
     return isinstance(error, StoreBusy) and error.code == "lock_timeout"
+
+
+def _unknown(error: BaseException) -> StoreUnavailable:
+    """For those whose write was under way when the error came."""
+    why = f" ({error})" if str(error) else ""
+    return StoreUnavailable(f"the outcome of the last write is unknown{why}; read before writing again")
 
 
 def _stopped(error: BaseException | None) -> StoreError:

@@ -19,6 +19,7 @@ from heapq import nsmallest
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
+from perdure.core.model import State
 from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
@@ -88,15 +89,29 @@ def probed(
             yield from _recall(sql, counting, name)
 
 
-def lend(sql: Dialect, clock_ms: int | None, counting: Counting) -> Steps[int]:
-    """Lend what may be lent now; how many documents, those included whose dependency is up again."""
+def lend(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> Steps[tuple[int, bool]]:
+    """Lend what may be lent now for this dependency; how many documents, and whether so few wait that it is to be
+    released (`ramped`): that waits for jobs, and here some are locked."""
     now_ms = yield from _begin(sql, clock_ms)
-    lent = 0
-    for name in sorted((yield from _held(sql))):
-        down = yield from _held(sql)  # the one before may be up by now
-        if (held := down[name]).held_by == BREAKER:
-            lent += yield from (_probe if held.ramp_ms is None else _ramp)(sql, now_ms, counting, held, down)
-    return lent
+    down = yield from _held(sql)
+    held = down.get(name)
+    if held is None or held.held_by != BREAKER:
+        return 0, False
+    flows = yield Query(sql.FLOWS)
+    lent = {(queue, pipeline, "") for queue, pipeline, lane, *_ in flows if name in needs_of(lane)}
+    # before a job is locked
+    yield from entering.declare_flows(sql, lent - {tuple(flow[:3]) for flow in flows})
+    if held.ramp_ms is None:
+        return (yield from _probe(sql, now_ms, counting, held, down)), False
+    return (yield from _ramp(sql, now_ms, counting, held, down))
+
+
+def ramped(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> Steps[None]:
+    """Let a dependency up whose documents were given back little by little, unless it went down meanwhile."""
+    now_ms = yield from _begin(sql, clock_ms)
+    held = (yield from _held(sql)).get(name)
+    if held is not None and held.held_by == BREAKER and held.ramp_ms is not None:
+        yield from _release(sql, now_ms, counting, name, BREAKER)
 
 
 # --- lending ---------------------------------------------------------------------------------
@@ -122,22 +137,23 @@ def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict
     return len(found)
 
 
-def _ramp(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]) -> Steps[int]:
-    """As many as may go now; when no more than that are left, the dependency is up."""
+def _ramp(
+    sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]
+) -> Steps[tuple[int, bool]]:
+    """As many as may go now; whether no more than that are left, and none was lent."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
     per_s = ramp_per_s((now_ms - began_ms) / 1_000, held.nominal_per_s)
     number, paid_ms = turns(per_s, lent_ms, now_ms)
     if not number:
-        return 0
+        return 0, False
     recalled = yield from _recall(sql, counting, held.name)
     wanted = min(number + recalled, int(per_s) + 1)
     found = yield from _waiting(sql, now_ms, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
     if len(found) < wanted:
-        yield from _release(sql, now_ms, counting, held.name, BREAKER)
-    else:
-        yield from _lend(sql, now_ms, counting, held.name, found)
-        yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
-    return len(found)
+        return len(found), True
+    yield from _lend(sql, now_ms, counting, held.name, found)
+    yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
+    return len(found), False
 
 
 def _waiting(
@@ -169,7 +185,6 @@ def _from_zero(found: Sequence[Row]) -> list[Row]:
 def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Sequence[Row]) -> Steps[None]:
     """What is under a limit is let in as its room allows; what was raised stays before all others."""
     flows = [(queue, pipeline, "") for *_, queue, pipeline, _, _ in found]
-    yield from entering.declare_flows(sql, flows)
     wanted = [(flow, row[4]) for flow, row in zip(flows, found, strict=True)]
     given = yield from fairness.from_present(sql, wanted)
     lent = [(row[4], row[3], turn if row[1] >= 0 else 0.0) for row, turn in zip(found, given, strict=True)]
@@ -182,11 +197,15 @@ def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Seque
 
 
 def _recall(sql: Dialect, counting: Counting, name: str) -> Steps[int]:
-    """Take back what was lent for this dependency and nobody has claimed; how many."""
+    """Take back what was lent for this dependency and nobody has claimed; how many. It gives up its room under a
+    limit."""
     recalled = yield Query(sql.RECALL, (name,))
-    for key, queue, lane, state in recalled:
+    for key, queue, lane, state, *_ in recalled:
         counting.job(key, queue, "", state, -1)
         counting.job(key, queue, lane, state)
+    if limited := [row for row in recalled if row[3] == State.QUEUED and row[6] is not None]:
+        yield Query(sql.PARK, rows=sorted((org, id_) for *_, org, id_, _ in limited))
+        counting.parked(row[:3] for row in limited)
     return len(recalled)
 
 
@@ -207,16 +226,17 @@ def _release(
     sql: Dialect, now_ms: int, counting: Counting, name: str, by: str, reason: str = ""
 ) -> Steps[None]:
     yield Query(sql.DEPENDENCY_RELEASE, (name,))
-    yield from _set_lanes(
-        sql, counting, name
-    )  # which waits for jobs that somebody is at, so before any is locked
+    # which waits for jobs that somebody is at, so before any is locked
+    presents = yield from _set_lanes(sql, counting, name)
     yield from _recall(sql, counting, name)
-    yield from _set_lanes(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, reason))
+    for written in sorted(presents.items()):
+        yield Query(sql.QUEUE_TIME, written)
 
 
-def _set_lanes(sql: Dialect, counting: Counting, name: str) -> Steps[None]:
-    """Every lane that needs it is down while any of its dependencies is."""
+def _set_lanes(sql: Dialect, counting: Counting, name: str) -> Steps[dict[str, float]]:
+    """Every lane that needs it is down while any of its dependencies is. The presents of the queues of lanes that open
+    are to be written down (QUEUE_TIME), after all that is done to jobs."""
     down = {row[0]: row[1:] for row in (yield Query(sql.DEPENDENCIES_DOWN))}
     opened = []
     presents: dict[str, float] = {}
@@ -229,5 +249,4 @@ def _set_lanes(sql: Dialect, counting: Counting, name: str) -> Steps[None]:
             if state[0] is None:
                 opened.append((lane,))
     counting.parked((yield Query(sql.PARK_LANE, rows=opened)))
-    for written in sorted(presents.items()):
-        yield Query(sql.QUEUE_TIME, written)
+    return presents

@@ -284,7 +284,12 @@ class PostgresDialect(Dialect):
     RECALL = (
         "WITH lent AS MATERIALIZED (SELECT org, id FROM job WHERE probe = $1 AND state IN ('queued', 'parked') "
         f"FOR UPDATE SKIP LOCKED) UPDATE job j SET {RECALL_SET.format(job='j')} FROM lent "
-        "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.key, j.queue, j.lane, j.state"
+        "WHERE j.org = lent.org AND j.id = lent.id RETURNING j.key, j.queue, j.lane, j.state, "
+        "j.org, j.id, j.limit_key"
+    )
+    PARK = (
+        f"UPDATE job j SET state = 'parked' FROM {unnest({'org': 'text', 'id': 'bigint'})} "
+        "WHERE j.org = r.org AND j.id = r.id"
     )
 
     CHUNK_ADD = insert("chunk", NEW_CHUNK, UPSERT_CHUNK)

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from perdure.core.clock import Clock, SystemClock
@@ -376,10 +377,12 @@ class SqlStore(
         )
 
     async def lend(self) -> int:
-        if not await self._rows(self.sql.DEPENDENCIES_HELD):
-            return 0
-        now_ms = self.clock.now_ms()
-        lent = await self._count(lambda counting: holding.lend(self.sql, now_ms, counting))
+        now_ms, lent = self.clock.now_ms(), 0
+        for name in sorted(row[0] for row in await self._rows(self.sql.DEPENDENCIES_HELD)):
+            number, up = await self._count(partial(holding.lend, self.sql, now_ms, name=name))
+            if up:
+                await self._count(partial(holding.ramped, self.sql, now_ms, name=name))
+            lent += number
         if lent:
             self.wake_soon()
         return lent

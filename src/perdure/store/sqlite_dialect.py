@@ -197,8 +197,9 @@ class SqliteDialect(Dialect):
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
     RECALL = (
         f"UPDATE job SET {RECALL_SET.format(job='job')} WHERE probe = $1 AND state IN ('queued', 'parked') "
-        "RETURNING key, queue, lane, state"
+        "RETURNING key, queue, lane, state, org, id, limit_key"
     )
+    PARK = "UPDATE job SET state = 'parked' WHERE org = $1 AND id = $2"
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
     #: One writes at a time, so one row is enough.

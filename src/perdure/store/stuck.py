@@ -16,7 +16,7 @@ from perdure.core.escalation import Escalation, escalation
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.core.outcome import Dead
-from perdure.store import entering, rows
+from perdure.store import entering, handing_out, rows
 from perdure.store.base import Driver, Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import JOB_COLUMNS, Dialect
@@ -169,6 +169,7 @@ def _attend(sql: Dialect, clock_ms: int | None) -> Steps[tuple[int, int]]:
     now_ms: int = (yield Query(sql.LANES_LOCK, (clock_ms,)))[0][0]
     yield Query(LANES_CLOSED)
     yield Query(LANES_OPENED, (now_ms,))
+    yield from handing_out.close_flows(sql, now_ms)
     served = {
         name for (names,) in (yield Query(SERVED_SINCE, (now_ms - BEAT_MS,))) for name in names.split(",")
     }

@@ -54,6 +54,11 @@ END = (
     "UPDATE delivery SET state = $2, tries = tries + 1, due_ms = $3, ended_ms = $4, status_code = $5, error = $6 "
     "WHERE id = $1 AND state = 'waiting'"
 )
+#: It told of a document that was purged meanwhile.
+DROP_ORPHAN = (
+    "DELETE FROM delivery WHERE id = $1 AND state = 'sent' AND NOT EXISTS (SELECT 1 FROM document d "
+    "WHERE d.org = delivery.org AND d.id = delivery.document_id)"
+)
 AGAIN = (
     "UPDATE delivery SET state = 'waiting', tries = 0, due_ms = $3, ended_ms = NULL WHERE org = $1 "
     "AND state = 'dead' AND (CAST($2 AS text) IS NULL OR id = $2) RETURNING id"
@@ -203,6 +208,8 @@ class Webhooks:
             ended = None if state == "waiting" else now
             said = cleaned(error) if error is not None else None
             yield Query(END, (id_, state, now + delay_ms, ended, status, said))
+            if state == "sent":
+                yield Query(DROP_ORPHAN, (id_,))
             if delay_ms:
                 yield Query(DEFER, (id_, now + delay_ms))
 

@@ -121,6 +121,10 @@ _DOCUMENTS = (
     ),
     _gauge("perdure_outbox_events", (), "Events that wait to be published."),
     _gauge("perdure_outbox_oldest_seconds", (), "For how long the oldest of them has been waiting."),
+    _gauge(
+        "perdure_feed_waiting_seconds", (),
+        "For how long the transaction that the feed and webhooks wait for has been open; 0: they wait for none.",
+    ),
 )  # fmt: skip
 
 _WORK = (

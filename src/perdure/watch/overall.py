@@ -136,6 +136,11 @@ async def _outbox(to: Overall) -> None:
     to.put("perdure_outbox_oldest_seconds", value=max(0, waited_ms) / 1000)
 
 
+async def _feed(to: Overall) -> None:
+    oldest = await to.store.driver.oldest_writer()
+    to.put("perdure_feed_waiting_seconds", value=0.0 if oldest is None else max(0, oldest.since_ms) / 1000)
+
+
 async def _retry_job(to: Overall) -> None:
     now_ms, told = await to.store.now_ms(), await to.store.retry_job()
     for name, found in (
@@ -172,6 +177,7 @@ PARTS: dict[str, Part] = {
     "counts": _counts,
     "dependencies": _dependencies,
     "outbox": _outbox,
+    "feed": _feed,
     "retry_job": _retry_job,
     "audit": _audit,
 }

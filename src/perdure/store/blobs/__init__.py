@@ -3,8 +3,8 @@
 What came in and what a stage made lives here when it is too large for a row. Three places, one protocol:
 a directory beside the SQLite file, a table in PostgreSQL, or a bucket that speaks S3.
 
-Reading order: base (the promises), directory, table, s3. Called by intake and the runner, and by retention, which
-collects what no row has named for a day.
+Reading order: base (the promises), directory, table, s3, checked. Called by intake and the runner, and by
+retention, which collects what no row has named for a day.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from perdure.errors import SettingInvalid
 from perdure.store.blobs.base import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.blobs.checked import CheckedBlobs
 from perdure.store.blobs.directory import DirectoryBlobs
 from perdure.store.blobs.owning import own, take_over
 from perdure.store.blobs.s3 import S3Blobs
@@ -24,6 +25,7 @@ __all__ = [
     "BlobCorrupt",
     "BlobMissing",
     "Blobs",
+    "CheckedBlobs",
     "DirectoryBlobs",
     "S3Blobs",
     "TableBlobs",

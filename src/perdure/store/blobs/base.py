@@ -14,6 +14,9 @@ from perdure.store.blobs.owning import Mark
 #: How much of a file is in memory at once while it is hashed, copied or stored.
 CHUNK_BYTES = 1024 * 1024
 
+#: The code of StoreUnavailable where the place of the blobs cannot be reached.
+UNAVAILABLE = "blobs_unavailable"
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from perdure.errors import SettingInvalid, StoreUnavailable
-from perdure.store.blobs.base import changed, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.base import UNAVAILABLE, changed, corrupt, hash_file, is_digest, missing, required
 from perdure.store.blobs.owning import MARK, Mark
 
 if TYPE_CHECKING:
@@ -201,6 +201,11 @@ class S3Blobs:
     def _aside(self, digest: str) -> str:
         return f"{self._prefix}aside/{required(digest)}"
 
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the blobs in {self.where} cannot be reached: {_first_line(error)}", code=UNAVAILABLE
+        )
+
     @contextmanager
     def _reported(self, digest: str | None = None) -> Iterator[None]:
         from obstore.exceptions import BaseError
@@ -210,9 +215,9 @@ class S3Blobs:
         except FileNotFoundError as error:  # what obstore raises for a missing key, and for a missing bucket
             if digest is not None:
                 raise missing(digest) from error
-            raise StoreUnavailable(f"{self.where}: {_first_line(error)}") from error
+            raise self._unavailable(error) from error
         except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{self.where}: {_first_line(error)}") from error
+            raise self._unavailable(error) from error
 
 
 def _client(

@@ -57,9 +57,11 @@ CREATE INDEX retry_metrics_time ON retry_metrics (timestamp);
 -- It has been seen up since `open_ms`.
 CREATE TABLE lane (name text PRIMARY KEY, down_ms integer, reason text, open_ms integer);
 INSERT INTO lane (name) VALUES ('');
--- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's.
+-- Where jobs are claimed from: a job whose flow is missing is never seen. `shift` leads from its time to its queue's;
+-- `unserved`: the workers of its queue lack its pipeline, and its time stands still.
 CREATE TABLE flow (
   queue text NOT NULL, lane text NOT NULL, pipeline text NOT NULL, shift real NOT NULL DEFAULT 0,
+  unserved integer NOT NULL DEFAULT 0,
   PRIMARY KEY (queue, lane, pipeline)
 ) WITHOUT ROWID;
 
@@ -218,6 +220,7 @@ CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiti
 CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
+CREATE INDEX delivery_document ON delivery (org, document_id) WHERE state = 'sent';
 
 -- Who may use the HTTP API, as whom and for what; `secret` is a hash of it.
 CREATE TABLE api_key (
