@@ -31,7 +31,7 @@ class Broken(Exception):
 
 @frozen
 class Verdict:
-    """What became of a mutant: the test that found it, `timeout` if the tests did not end, or None if it survived."""
+    """What became of a mutant: the test that found it, or how the tests ended; None if it survived."""
 
     mutant: Mutant
     found_by: str | None
@@ -56,10 +56,7 @@ def tried(mutant: Mutant, sources: Path) -> Verdict:
         for compiled in (mutant.path(copy).parent / "__pycache__").glob(f"{mutant.path(copy).stem}.*.pyc"):
             compiled.unlink()
         status, output = run(copy, mutant.tests, ("-x",))
-    if status not in (PASSED, FAILED, None):
-        raise Broken(f"mutant {mutant.name}: pytest ended with status {status}\n{output}")
-    found_by = "timeout" if status is None else _failed(output) if status == FAILED else None
-    return Verdict(mutant, found_by, time.monotonic() - began_s)
+    return Verdict(mutant, _found_by(mutant, status, output), time.monotonic() - began_s)
 
 
 def baseline(sources: Path, mutants: Iterable[Mutant], jobs: int) -> None:
@@ -94,6 +91,17 @@ def run(
             process.wait()
         told.seek(0)
         return status, told.read()
+
+
+def _found_by(mutant: Mutant, status: int | None, output: str) -> str | None:
+    """What told of the mutant. Code that kills its own process kills that of the tests, too."""
+    if status is None:
+        return "timeout"
+    if status < 0:
+        return f"the process of the tests died of {signal.Signals(-status).name}"
+    if status not in (PASSED, FAILED):
+        raise Broken(f"mutant {mutant.name}: pytest ended with status {status}\n{output}")
+    return _failed(output) if status == FAILED else None
 
 
 def _failed(output: str) -> str:

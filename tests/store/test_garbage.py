@@ -43,7 +43,9 @@ async def test_a_blob_that_a_row_names_stays(world: World, blobs: DirectoryBlobs
         await put(blobs, text, 9 * DAY_S) for text in (b"of a stage", b"of an item", b"of a document")
     ]
     (id_,) = await world.add(document())
-    await world.execute("UPDATE document SET inline = NULL, blob = $3 WHERE org = $1 AND id = $2", ORG, id_, content)
+    await world.execute(
+        "UPDATE document SET inline = NULL, blob = $3 WHERE org = $1 AND id = $2", ORG, id_, content
+    )
     job = await world.take()
     kept = output(blob=stage), (ItemOutput("extract", "1", "f", 10, None, item),)
     assert await world.store.save(save(job, "chunk", output=kept[0], items=kept[1]))

@@ -40,6 +40,18 @@ async def test_a_beat_tells_what_is_lost(world: World) -> None:
     assert pairs[ours] not in lost
 
 
+async def test_a_beat_under_an_old_token_renews_nothing(world: World) -> None:
+    (id_,) = await world.add(document())
+    old = await world.take()
+    await world.settle(old, later())
+    await world.take()
+    before = await world.job(id_)
+    world.clock.turn(1_000)
+
+    assert await world.store.beat(Beat(world.worker, ((old.id, old.token),))) == {(old.id, old.token)}
+    assert await world.job(id_) == before
+
+
 async def test_a_beat_without_jobs_is_a_sign_of_life(world: World) -> None:
     world.clock.turn(1_234)
 
