@@ -22,7 +22,7 @@ from tests.mutants.table import ROOT, SOURCES, Mutant
 PASSED, FAILED = 0, 1
 TIMEOUT_S = 300.0
 #: Of one test: the slowest of those that are named takes a few seconds.
-TEST_TIMEOUT_S = 120
+TEST_TIMEOUT_S = 60
 
 
 class Broken(Exception):

@@ -163,6 +163,22 @@ async def test_what_a_webhook_has_not_read_yet_is_told_after_a_purge(world: Worl
     assert [one.document_id for one in await told(world, 1)] == [second]
 
 
+async def test_who_read_for_a_webhook_before_another_moves_its_place_no_more(world: World) -> None:
+    await world.store.add_webhook(Webhook("w", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0), "ann")
+    await world.add(document(), document())
+    for _ in range(2):
+        job = await world.take()
+        await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    entries = await told(world, 2)
+    (webhook,) = await world.store.webhooks()
+
+    await world.store.tell_webhook(webhook, entries)
+    await world.store.tell_webhook(webhook, entries[:1])
+
+    assert [one.place for one in await world.store.webhooks()] == [entries[1].place]
+    assert len(await world.table("delivery")) == 2
+
+
 async def test_the_transaction_that_the_feed_waits_for_is_named(postgres_world: World) -> None:
     world = postgres_world
     other = await asyncpg.connect(world.url, server_settings={"application_name": "nightly"})
