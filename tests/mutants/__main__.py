@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -52,6 +53,7 @@ def _chosen(names: Sequence[str]) -> list[Mutant]:
 
 def _run(chosen: Sequence[Mutant], jobs: int) -> list[Verdict]:
     """Try them, and print each verdict when it is known."""
+    warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR is not set")  # as for pytest
     make_files_in_memory()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="perdure-mutants-") as directory, postgres_for_all():

@@ -239,37 +239,6 @@ async def test_two_processes_together_keep_the_limit_and_forget_nobody(world: Wo
     assert await states(world) == {}
 
 
-async def test_two_that_enter_at_once_do_not_both_take_the_last_room(postgres_world: World) -> None:
-    world, other = postgres_world, await postgres_world.another()
-    await world.store.limit(KEY, 1, None)
-    for store, org in ((world.store, ORG), (other, "another")):  # both are registered and have counters
-        await store.add([document("known", org=org)])
-    blocking = await asyncpg.connect(world.url)
-    async with blocking.transaction():
-        # the first has been let in, and waits for its counters before it can commit; organisations share no turns
-        client = world.store.flusher.client
-        await blocking.execute("SELECT 1 FROM counter WHERE client = $1 FOR UPDATE", client)
-        first = asyncio.create_task(world.store.add([document("a", limit_key=KEY)]))
-        await until_waiting(blocking, 1)
-        second = asyncio.create_task(other.add([document("b", org="another", limit_key=KEY)]))
-        waits = asyncio.create_task(until_waiting(blocking, 2))
-        await asyncio.wait({second, waits}, return_when=asyncio.FIRST_COMPLETED)
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-    await blocking.close()
-    await asyncio.gather(first, second)
-
-    assert await states(world) == {"queued": 1, "parked": 1}
-
-
-async def until_waiting(connection: asyncpg.Connection, number: int) -> None:
-    """Until so many sessions wait for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(60):
-        while await connection.fetchval(waiting) < number:
-            await asyncio.sleep(0.01)
-
-
 async def test_a_release_in_the_middle_of_a_hold_does_not_break_the_limit(postgres_world: World) -> None:
     world, other = postgres_world, await postgres_world.another()
     await world.store.declare([QUEUE], ["ocr"])

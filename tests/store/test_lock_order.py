@@ -7,21 +7,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from perdure.core.model import Job
 from perdure.store.base import Steps
 from perdure.store.operations import Cancel, Operation, Settle
 from perdure.store.sql_store import SqlStore
+from tests.store.locks import WAIT_S, locked, until_waiting
 from tests.store.making import DONE, World, document, output, retry, save
-
-#: Long enough for any machine; the tests wait for conditions.
-WAIT_S = 60.0
-
-BLOCKED = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
 
 
 class Watched:
@@ -64,33 +57,20 @@ async def together(store: SqlStore, operations: list[Operation]) -> list[Any]:
     return await asyncio.gather(*map(store.flusher.submit, operations))
 
 
-async def until_blocked(connection: asyncpg.Connection, number: int) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while await connection.fetchval(BLOCKED) < number:
-            await asyncio.sleep(0.01)
-
-
 async def deadlocks(world: World, operation: Callable[[Job], Operation], jobs: list[Job], table: str) -> int:
     """How many there are when two clients do this to both documents while another one has locked the second."""
     stores = [world.store, await world.another()]
     for store in stores:  # they are registered, and know all flows
         await store.add([document("known")])
     watched = [Watched(store) for store in stores]
-    other = await asyncpg.connect(world.url)
-    try:
-        locking = other.transaction()
-        await locking.start()
-        key = "id" if table == "document" else "document_id"
-        await other.execute(f"SELECT 1 FROM {table} WHERE {key} = $1 FOR UPDATE", jobs[1].document_id)
-        flushes = []
+    key = "id" if table == "document" else "document_id"
+    flushes = []
+    async with locked(world, f"SELECT 1 FROM {table} WHERE {key} = $1", jobs[1].document_id) as other:
         for number, (store, order) in enumerate(zip(stores, (jobs[::-1], jobs), strict=True), 1):
             flushes.append(asyncio.create_task(together(store, [operation(job) for job in order])))
-            await until_blocked(other, number)
-        await locking.rollback()
-        async with asyncio.timeout(WAIT_S):
-            await asyncio.gather(*flushes)
-    finally:
-        await other.close()
+            await until_waiting(other, number)
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(*flushes)
     return sum("40P01" in error for one in watched for error in one.errors)
 
 
