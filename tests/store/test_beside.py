@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from perdure.store.operations import NewJob, Requeue
+from perdure.core.ramp import PROBE_MS_MAX
+from perdure.store.base import BREAKER
+from perdure.store.operations import NewJob, Promote, Requeue
 from tests.store.locks import locked, uncommitted, until_waiting, waits
 from tests.store.making import DONE, ORG, QUEUE, World, document, output, save
 from tests.store.test_chunks import chunk, chunk_set
@@ -43,6 +45,35 @@ async def test_two_that_enter_at_once_do_not_both_take_the_last_room(postgres_wo
 
     states = await world.query("SELECT state FROM job WHERE limit_key = $1 ORDER BY state", KEY)
     assert [state for (state,) in states] == ["parked", "queued"]
+
+
+async def test_two_that_promote_at_once_count_a_job_once(postgres_world: World) -> None:
+    world = postgres_world
+    await world.add(document(delay_ms=1_000))
+    world.clock.turn(1_000)
+    other = await counting(world)
+    async with uncommitted(world, world.store, world.promoted(1)) as connection:
+        second = asyncio.create_task(other.promote(Promote()))
+        await waits(connection, second, 2)
+
+    assert await second == 0
+
+
+async def test_two_that_lend_at_once_lend_one_document(postgres_world: World) -> None:
+    world, other = postgres_world, await postgres_world.another()
+    await world.add(document(lane="ocr"), document(lane="ocr"))
+    await world.store.hold("ocr", "away", BREAKER)
+    world.clock.turn(PROBE_MS_MAX)
+    lending = []
+    async with locked(world, "SELECT 1 FROM dependency WHERE name = $1", "ocr") as connection:
+        for number, store in enumerate(
+            (world.store, other), 1
+        ):  # the first has lent one, and waits to note it
+            lending.append(asyncio.create_task(store.lend()))
+            await until_waiting(connection, number)
+
+    assert await asyncio.gather(*lending) == [1, 0]
+    assert len(await world.claim(2)) == 1
 
 
 async def test_a_purge_beside_a_requeue_keeps_the_document(postgres_world: World) -> None:
