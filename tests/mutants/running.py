@@ -20,6 +20,8 @@ from tests.mutants.table import ROOT, SOURCES, Mutant
 
 #: Statuses of pytest that answer the question; any other means that the tests did not run.
 PASSED, FAILED = 0, 1
+#: Signals by which stage code kills the process that it runs in.
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 TIMEOUT_S = 300.0
 #: Of one test: the slowest of those that are named takes a few seconds.
 TEST_TIMEOUT_S = 60
@@ -94,20 +96,15 @@ def run(
 
 
 def _found_by(mutant: Mutant, status: int | None, output: str) -> str | None:
-    """What told of the mutant. Code that kills its own process kills that of the tests, too."""
+    """What told of the mutant: a test that failed, or the end of its process. An error before a test begins tells
+    nothing (the server may be missing), nor does a signal that others send."""
     if status is None:
         return "timeout"
-    if status < 0:
+    if status == PASSED:
+        return None
+    if -status in CRASHES:
         return f"the process of the tests died of {signal.Signals(-status).name}"
-    if status not in (PASSED, FAILED):
-        raise Broken(f"mutant {mutant.name}: pytest ended with status {status}\n{output}")
-    return _failed(output) if status == FAILED else None
-
-
-def _failed(output: str) -> str:
-    """The first test that failed, as pytest's summary names it."""
-    for line in output.splitlines():
-        word, _, rest = line.partition(" ")
-        if word in ("FAILED", "ERROR"):
-            return rest.partition(" - ")[0]
-    raise Broken(f"pytest failed and names no test\n{output}")
+    failed = [line for line in output.splitlines() if line.startswith("FAILED ")]
+    if status != FAILED or not failed:
+        raise Broken(f"mutant {mutant.name}: pytest ended with status {status}, no test failed\n{output}")
+    return failed[0].removeprefix("FAILED ").partition(" - ")[0]

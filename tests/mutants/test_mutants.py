@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import __main__ as command
-from tests.mutants.running import Broken, Verdict, copied, run, tried
+from tests.mutants.running import Broken, Verdict, _found_by, copied, run, tried
 from tests.mutants.table import ROOT, SOURCES, Mutant, NotApplicable, mutants
 
 BACKOFF = "tests/core/test_backoff.py"
@@ -52,6 +52,27 @@ def test_fewer_than_95_of_100_are_a_failure(
 
     assert command._status(verdicts) == status
     assert f"{caught} of 20 mutants caught" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "told"),
+    [
+        (0, "3 passed", None),
+        (1, "FAILED tests/a.py::test_b[c] - assert 1 == 2\n1 failed", "tests/a.py::test_b[c]"),
+        (None, "", "timeout"),
+        (-11, "", "the process of the tests died of SIGSEGV"),
+    ],
+)
+def test_what_counts_as_found(status: int | None, output: str, told: str | None) -> None:
+    assert _found_by(mutant("a", "b"), status, output) == told
+
+
+@pytest.mark.parametrize(
+    ("status", "output"), [(1, "ERROR tests/a.py::test_b - no server"), (2, ""), (-9, "")]
+)
+def test_tests_that_did_not_run_prove_nothing(status: int, output: str) -> None:
+    with pytest.raises(Broken, match="made-up"):
+        _found_by(mutant("a", "b"), status, output)
 
 
 @pytest.mark.full
