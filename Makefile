@@ -17,7 +17,7 @@ SWITCHES ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs faults long fuzz clean
+.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs mutants faults long fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 
 
 pairs: setup ## every two verbs beside each other on PostgreSQL, statement by statement: SWITCHES=n between them (1 by default)
 	SWITCHES=$(SWITCHES) $(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal -q -m long tests/pairs
+
+mutants: setup ## plant single bugs in a copy of the sources: the tests must find 95 % of them
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	$(PYTEST) --timeout=1800 tests/faults

@@ -74,14 +74,29 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_session] = ExitStack()
     if hasattr(config, "workerinput"):
         return
-    _make_files_in_memory()
-    if getattr(config.option, "numprocesses", None) and SERVER_VARIABLE not in os.environ:
+    make_files_in_memory()
+    if getattr(config.option, "numprocesses", None):
         # Should it fail, each test that asks for the server tries again and fails with the cause.
         with suppress(Exception):
-            os.environ[SERVER_VARIABLE] = config.stash[_session].enter_context(postgres_server())
+            config.stash[_session].enter_context(postgres_for_all())
 
 
-def _make_files_in_memory() -> None:
+@contextmanager
+def postgres_for_all() -> Iterator[None]:
+    """One server for this process and those that it starts, unless a server was named."""
+    if SERVER_VARIABLE in os.environ:
+        yield
+        return
+    with postgres_server() as url:
+        os.environ[SERVER_VARIABLE] = url
+        try:
+            yield
+        finally:
+            del os.environ[SERVER_VARIABLE]
+
+
+def make_files_in_memory() -> None:
+    """Make temporary files of this process, and of those that it starts, in memory if there is room."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         return
     rooms.clear_out(MEMORY)  # of runs that were killed

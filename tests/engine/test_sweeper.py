@@ -9,6 +9,7 @@ import pytest
 
 from perdure import Document, Pipeline, RetryLater
 from perdure.core.events import AttemptEnded, JobRecovered
+from perdure.core.model import Job
 from perdure.engine import sweeper
 from perdure.engine.keeper import Keeper
 from perdure.engine.slate import Slate
@@ -103,6 +104,38 @@ def test_a_lease_that_is_renewed_is_not_taken_back(store_url: str) -> None:
             assert app._call(app.service.store.beat(beat)) == {(claimed.job.id, 12)}
             assert sweep(app).recovered == 0
         assert app.status(id_).last_heartbeat_ms == app.clock.now_ms()
+
+
+def test_a_lease_that_is_renewed_after_the_sweep_has_read_it_is_not_taken_back(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trial(books, store=store_url) as app:
+        app.add(text="a", pipeline=books)
+        store, worker = app.service.store, other_worker(app)
+        (claimed,) = claim(app, worker, 11)
+        read_expired = store.expired
+
+        async def renewed(*given: Any) -> list[Job]:
+            found = await read_expired(*given)
+            assert await store.beat(Beat(worker, ((claimed.job.id, 11),))) == set()
+            return found
+
+        app.clock.advance(31)
+        monkeypatch.setattr(store, "expired", renewed)
+        assert sweep(app).recovered == 0
+
+
+def test_a_worker_that_beats_keeps_leases_that_ended_long_ago_for_a_while(store_url: str) -> None:
+    """The clock was set ahead: it renews them soon, or it does not do so at all."""
+    with trial(books, store=store_url) as app:
+        app.add(text="a", pipeline=books)
+        claim(app, other_worker(app), 11)
+        app.sweeper.lives = lambda worker, within_s: True
+        app.clock.advance(3_600)
+
+        recovered = [app._call(app.sweeper.sweep(at_s)).recovered for at_s in (100.0, 119.0, 121.0)]
+
+        assert recovered == [0, 0, 1]
 
 
 def test_only_a_dead_workers_documents_are_suspect(store_url: str) -> None:

@@ -253,6 +253,22 @@ async def test_a_follow_up_that_the_same_text_overtook_changes_nothing(world: Wo
     assert await world.table("connection") == before != []
 
 
+async def test_chunks_of_an_earlier_generation_that_come_late_change_nothing(world: World) -> None:
+    (id_,) = await world.add(document())
+    job = await world.take()
+    follow_up = NewJob("index", "documents", "cut", name="index")
+    assert await world.store.settle(Settle(job, DONE, "extract", "", save(job, jobs=(follow_up,))))
+    late = await world.take()
+    assert await world.store.requeue(Requeue(ORG, id_, document().job)) == "requeued"
+    again = await world.take()
+    assert await world.store.save(save(again, chunks=chunk_set(chunk(id_, 0, "new"))))
+    before = await world.table("chunk")
+
+    assert await world.store.save(save(late, chunks=chunk_set(chunk(id_, 0, "old"))))
+
+    assert await world.table("chunk") == before != []
+
+
 async def test_the_words_of_sqlite_agree_with_the_chunks_after_every_change(sqlite_world: World) -> None:
     world = sqlite_world
     job = await indexed(world, "one whale", "two whales")

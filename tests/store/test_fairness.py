@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from perdure.core.token import new_token
 from perdure.store.base import BREAKER
+from perdure.store.operations import Claim
 from tests.store.making import DONE, QUEUE, World, document, hold, later, retry, save
 
 
@@ -265,3 +267,19 @@ async def test_documents_that_waited_for_room_do_not_turn_the_time_back(world: W
 
     assert shares["slow"] == 1
     assert abs(shares["late"] - shares["busy"]) <= 10
+
+
+async def test_a_document_that_no_worker_can_take_does_not_hold_the_time_back(world: World) -> None:
+    await world.add(document(org="other", pipeline="films"))
+    await pile(world, "busy", 100)
+
+    async def books(count: int) -> Counter[str]:
+        claim = Claim(world.worker, (QUEUE,), new_token(), count, pipelines=("books",))
+        return Counter(claimed.document.org for claimed in await world.store.claim(claim))
+
+    assert await books(60) == {"busy": 60}
+    world.clock.turn(1_000)
+    await books(1)
+    await pile(world, "late", 30)
+
+    assert abs((await books(20))["late"] - 10) <= 1

@@ -214,6 +214,22 @@ async def test_a_transaction_in_another_database_of_the_server_keeps_the_feed_wa
         await other.close()
 
 
+async def test_who_read_for_a_webhook_before_another_moves_its_place_no_more(world: World) -> None:
+    await world.store.add_webhook(Webhook("w", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0), "ann")
+    await world.add(document(), document())
+    for _ in range(2):
+        job = await world.take()
+        await world.store.settle(Settle(job, DONE, job.stage, job.lane))
+    entries = await told(world, 2)
+    (webhook,) = await world.store.webhooks()
+
+    await world.store.tell_webhook(webhook, entries)
+    await world.store.tell_webhook(webhook, entries[:1])
+
+    assert [one.place for one in await world.store.webhooks()] == [entries[1].place]
+    assert len(await world.table("delivery")) == 2
+
+
 async def test_the_transaction_that_the_feed_waits_for_is_named(postgres_world: World) -> None:
     world = postgres_world
     other = await asyncpg.connect(world.url, server_settings={"application_name": "nightly"})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncpg
-
 from perdure.store.open import open_store
 from perdure.store.operations import Beat, Cancel, Promote, Settle
+from tests.store.locks import locked, waits
 from tests.store.making import DONE, LEASE_MS, ORG, START_MS, World, document, later, retry
 
 
@@ -40,6 +39,18 @@ async def test_a_beat_tells_what_is_lost(world: World) -> None:
     assert pairs[ours] not in lost
 
 
+async def test_a_beat_under_an_old_token_renews_nothing(world: World) -> None:
+    (id_,) = await world.add(document())
+    old = await world.take()
+    await world.settle(old, later())
+    await world.take()
+    before = await world.job(id_)
+    world.clock.turn(1_000)
+
+    assert await world.store.beat(Beat(world.worker, ((old.id, old.token),))) == {(old.id, old.token)}
+    assert await world.job(id_) == before
+
+
 async def test_a_beat_without_jobs_is_a_sign_of_life(world: World) -> None:
     world.clock.turn(1_234)
 
@@ -47,23 +58,20 @@ async def test_a_beat_without_jobs_is_a_sign_of_life(world: World) -> None:
     assert await world.store.peers() == [(world.worker, START_MS + 1_234)]
 
 
-async def test_a_row_that_somebody_has_locked_is_not_lost(postgres_world: World) -> None:
+async def test_a_row_that_somebody_has_locked_is_neither_lost_nor_waited_for(postgres_world: World) -> None:
     world = postgres_world
-    locked, free = await world.add(document(), document())
+    taken, free = await world.add(document(), document())
     jobs = [c.job for c in await world.claim(2)]
     world.clock.turn(1_000)
-    other = await asyncpg.connect(world.url)
-    try:
-        async with other.transaction():
-            await other.execute("SELECT 1 FROM job WHERE id = $1 FOR UPDATE", jobs[0].id)
-            beat = Beat(world.worker, tuple((j.id, j.token) for j in jobs))
+    async with locked(world, "SELECT 1 FROM job WHERE id = $1", jobs[0].id) as other:
+        beat = Beat(world.worker, tuple((j.id, j.token) for j in jobs))
+        beating = asyncio.create_task(world.store.beat(beat))
 
-            assert await asyncio.wait_for(world.store.beat(beat), 90) == set()  # and it does not wait either
+        assert not await waits(other, beating)
 
-            assert (await world.job(free))["beat_ms"] == START_MS + 1_000
-            assert (await world.job(locked))["beat_ms"] == START_MS
-    finally:
-        await other.close()
+        assert beating.result() == set()
+        assert (await world.job(free))["beat_ms"] == START_MS + 1_000
+        assert (await world.job(taken))["beat_ms"] == START_MS
 
 
 async def test_expired_leases_are_found_with_all_that_settling_needs(world: World) -> None:

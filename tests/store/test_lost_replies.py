@@ -304,3 +304,14 @@ async def test_an_add_whose_document_was_purged_before_its_answer_adds_it_again(
     assert await world.store.add([same]) == [Added(same.id, "added")]
 
     assert await world.store.document(ORG, same.id) is not None
+
+
+async def test_a_number_that_another_client_took_is_no_answer_of_ours(world: World) -> None:
+    """As in a store that was restored while its clients went on: no reply of ours is missing."""
+    (id_,) = await world.add(document())
+    job = await world.take()
+    await world.execute("UPDATE worker SET flush = flush + 1 WHERE id = $1", world.store.flusher.client)
+
+    assert await world.store.save(save(job, output=output()))
+
+    assert len(await world.store.saves(ORG, id_, "books")) == 1

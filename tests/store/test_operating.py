@@ -281,6 +281,24 @@ async def test_items_of_a_live_repair_survive_the_prune_of_the_job_that_it_repai
     assert await world.table("item") == []
 
 
+async def test_items_of_a_later_generation_survive_the_prune_of_an_earlier_one(world: World) -> None:
+    """The follow-up of the second generation died: a requeue takes its items up."""
+    (id_,) = await world.add(document())
+    connect = NewJob("connect", QUEUE, "find", name="connect", lease_ms=30_000)
+    for ending in (DONE, dead()):
+        job = await world.take()
+        await world.settle(job, DONE, save=Save(job, "extract", "", 1_000, jobs=(connect,)))
+        follow_up = await world.take()
+        item = ItemOutput("find", f"{follow_up.generation}", "f", 1, b"0")
+        assert await world.store.save(Save(follow_up, "find", "", 1_000, items=(item,)))
+        await world.settle(follow_up, ending)
+        await world.store.requeue(requeue(id_))
+    world.clock.turn(10_000)
+
+    assert await world.store.prune(0, 0) == 1
+    assert [row["key"] for row in await world.table("item")] == ["2"]
+
+
 async def test_a_claim_that_is_cancelled_stays_in_history(world: World) -> None:
     (id_,) = await world.add(document())
     job = await world.take()

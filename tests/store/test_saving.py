@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perdure.core.model import Job
-from perdure.store.operations import Cancel, EmittedRow, ItemOutput, NewJob, Save, Settle, StageOutput
+from perdure.store.operations import (
+    Cancel,
+    EmittedRow,
+    HandOver,
+    ItemOutput,
+    NewEvent,
+    NewJob,
+    Save,
+    Settle,
+    StageOutput,
+)
 from tests.store.making import (
     DONE,
     LEASE_MS,
@@ -21,13 +31,19 @@ from tests.store.making import (
 )
 
 
-async def fenced_off(world: World, op: Save | Settle) -> bool:
+async def fenced_off(world: World, op: Save | Settle | HandOver) -> bool:
     """The write was refused, changed nothing in any table, and was counted."""
-    tables = ("job", "document", "saved", "item", "emitted", "attempt")
+    tables = ("job", "document", "saved", "item", "emitted", "attempt", "outbox", "feed")
     before, fenced = [await world.table(t) for t in tables], (await world.store.tally()).fenced
-    kept = await (world.store.save(op) if isinstance(op, Save) else world.store.settle(op))
+    kept = await world.store.flusher.submit(op)
     after = [await world.table(t) for t in tables]
     return not kept and before == after and (await world.store.tally()).fenced == fenced + 1
+
+
+def handed_over(job: Job) -> HandOver:
+    """To another service, with an event."""
+    event = NewEvent(f"event-{job.token}", job.org, job.document_id, "Extract", "{}")
+    return HandOver(job, job.token + 1_000, "extract", "", "{}", LEASE_MS, event)
 
 
 def everything(job: Job) -> Save:
@@ -218,7 +234,9 @@ async def test_after_a_reclaim_the_old_worker_is_fenced_and_the_new_one_is_not(w
     new = await world.take()
 
     assert await fenced_off(world, everything(old))
-    assert await fenced_off(world, Settle(old, DONE, "extract", ""))
+    for end in (DONE, retry(), later(), dead()):
+        assert await fenced_off(world, Settle(old, end, "extract", ""))
+    assert await fenced_off(world, handed_over(old))
     assert await world.store.save(everything(new))
     assert await world.settle(new, DONE)
 

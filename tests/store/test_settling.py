@@ -222,10 +222,11 @@ async def test_a_document_that_dies_with_its_worker_ends_like_any_other(world: W
     ending = outcome(expired, Orphaned("extract", "lease expired", blame=False))
     assert isinstance(ending, Dead)
 
-    taken = [await world.settle(expired, ending, expired_only=True) for _ in range(2)]
+    taken = [await world.settle(expired, ending, expired_only=True, ours=False) for _ in range(2)]
 
     assert taken == [True, False]
     assert not await world.settle(job, DONE)
+    assert [row["document_id"] for row in await world.table("dead")] == [id_]
     assert (await world.status(id_)).error_code == "postpones_exhausted"
     assert [c.job.key for c in await world.claim(9)] == [f"doc-{id_}/on_dead"]
 
