@@ -48,7 +48,9 @@ class Node:
             with (self.data / "postgresql.conf").open("a") as config:
                 config.write(CONFIG)
         else:
-            self._run("pg_basebackup", "-d", origin.url, "-D", str(self.data), "-R", "-X", "stream", "-c", "fast")
+            self._run(
+                "pg_basebackup", "-d", origin.url, "-D", str(self.data), "-R", "-X", "stream", "-c", "fast"
+            )
             with (self.data / "postgresql.auto.conf").open("a") as config:
                 config.write("synchronous_standby_names = ''\n")  # until it has a standby of its own
 

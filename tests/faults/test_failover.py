@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(600)
 WORKERS = 2
 CONCURRENCY = 5
 OPEN_MAX = 20
-REST_S = 180.0
+REST_S = 60.0
 
 
 @pytest.fixture
@@ -94,7 +94,9 @@ def test_synchronous_standby_has_all_that_was_acknowledged(
         assert servers.standby is not None
         servers.primary.stop("immediate")
         address.point_to(servers.standby.url)
-        fleet.wait(lambda: "read-only" in "".join(w.said for w in workers) or refused(), "writes to be refused")
+        fleet.wait(
+            lambda: "read-only" in "".join(w.said for w in workers) or refused(), "writes to be refused"
+        )
         servers.promote()
 
     def refused() -> bool:
@@ -147,7 +149,9 @@ def test_asynchronous_standby_lacks_the_last_moments_and_is_consistent(
         assert_arrived(fleet)
         assert_books_agree(fleet)
         assert [worker.child for worker in workers] == children, "nobody had to be restarted"
-        print(f"{flow.taken} documents, {len(missing)} missing and added again, all ended after {rest_s:.1f} s")
+        print(
+            f"{flow.taken} documents, {len(missing)} missing and added again, all ended after {rest_s:.1f} s"
+        )
 
 
 def _ended_since(fleet: Fleet, before: set[str]) -> int:
