@@ -285,6 +285,8 @@ class Flusher:
         if not guarded:
             found = yield Query(sql.FLUSH_NUMBER, (self.client,))
             if found and found[0][0] == number and in_doubt:
+                # a write, so that its COMMIT waits for a synchronous standby to have what we read
+                yield Query(sql.FLUSH_SEEN, (self.client,))
                 return (yield from resolve(sql, ops, flush_name(self.client, number))), None
             raise Forgotten(behind=bool(found) and found[0][0] < number)
         self._guarded = True

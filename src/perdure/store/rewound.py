@@ -16,7 +16,10 @@ from perdure.store.dialect import Dialect
 #: In the order in which jobs are locked.
 IN_HAND = "SELECT org, id FROM job WHERE state = 'running' AND worker = $1 ORDER BY org, document_id, key"
 #: A lease that ended long ago is one that a wrong clock may have ended, see `Sweeper`.
-LET_GO = "UPDATE job SET token = $3, lease_until_ms = $4 WHERE org = $1 AND id = $2 AND state = 'running' AND worker = $5"
+LET_GO = (
+    "UPDATE job SET token = $3, lease_until_ms = $4 "
+    "WHERE org = $1 AND id = $2 AND state = 'running' AND worker = $5"
+)
 
 
 def let_go(sql: Dialect, client: int, number: int, workers: Iterable[int], now_ms: int | None) -> Steps[bool]:
