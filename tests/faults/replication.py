@@ -26,10 +26,10 @@ wal_level = replica
 max_wal_senders = 5
 wal_keep_size = '256MB'
 listen_addresses = ''
+wal_retrieve_retry_interval = '500ms'
 """
 REPLICATION = "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'"
 SENDERS = "SELECT pid FROM pg_stat_replication"
-DEADLOCKS = "SELECT coalesce(sum(deadlocks), 0) FROM pg_stat_database"
 
 
 class Node:
@@ -119,9 +119,9 @@ class Replication:
 
     def attach(self, *, synchronous: bool) -> Node:
         """Make a standby of the primary; with `synchronous`, commits wait for it from now on."""
-        for node in self.nodes:
-            if node is not self.primary and not node.running:
-                shutil.rmtree(node.data, ignore_errors=True)  # only its log is needed
+        for gone in self.nodes:
+            if gone is not self.primary and not gone.running:
+                shutil.rmtree(gone.data, ignore_errors=True)  # only its log is needed
         node = Node(self._home / str(len(self.nodes)), self.primary)
         self.nodes.append(node)
         node.start()
@@ -149,6 +149,16 @@ class Replication:
         """Freeze the processes that send to the standby: commits from now on are the primary's alone."""
         for (pid,) in self.primary.ask(SENDERS):
             os.kill(pid, signal.SIGSTOP)
+
+    def restart(self, mode: str) -> None:
+        """End the primary and start it again; its standby comes back by itself."""
+        self.primary.stop(mode)
+        self.primary.start()
+
+    @property
+    def deadlocks(self) -> int:
+        """How many the servers reported, also those that are gone."""
+        return sum(node.log.count("deadlock detected") for node in self.nodes)
 
     def _set(self, name: str, value: str) -> None:
         self.primary.ask(f"ALTER SYSTEM SET {name} = '{value}'")
