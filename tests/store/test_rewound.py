@@ -92,3 +92,15 @@ async def test_flow_that_was_declared_in_the_lost_moments_is_declared_again(worl
     (id_,) = await world.add(document())
 
     assert [c.document.id for c in await world.claim(queues=(QUEUE,))] == [id_]
+
+
+async def test_stage_in_doubt_after_a_lost_one_is_refused(world: World) -> None:
+    await world.add(document(), document())
+    first, second = (c.job for c in await world.claim(2))
+    assert await world.store.save(save(first, output=output()))
+    await world.execute("DELETE FROM saved")
+    await rewind(world, 1)
+    break_writes(world, [never_sent])
+
+    assert not await world.store.save(save(first, output=output()))
+    assert not await world.store.save(save(second, output=output()))
