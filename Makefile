@@ -12,12 +12,13 @@ JOBS   ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 SEEDS  ?= 20000
 EXAMPLES ?= 300
 SWITCHES ?= 1
+MINUTES ?= 30
 
 # Tests start hundreds of interpreters: without .pyc files each of them compiles everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs mutants faults long fuzz clean
+.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs mutants faults chaos long fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +77,9 @@ mutants: setup ## plant single bugs in a copy of the sources: the tests must fin
 
 faults: setup ## the long fault tests: real processes killed, frozen, cut off
 	$(PYTEST) --timeout=1800 tests/faults
+
+chaos: setup ## one chaos campaign on PostgreSQL with PgBouncer, forks and failovers: MINUTES=n (30 by default)
+	CHAOS_MINUTES=$(MINUTES) $(PYTEST) -s --timeout=0 'tests/faults/test_campaign.py::test_campaign[chosen]'
 
 shuffle: setup ## the tests of make test in random order; SEED=n repeats an order
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --suite quick -p randomly $(if $(SEED),--randomly-seed=$(SEED)) tests

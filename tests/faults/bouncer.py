@@ -60,8 +60,12 @@ class Bouncer:
             prefix="pgb-", dir="/tmp"
         )  # the path of a socket is at most 107 bytes long
         Path(self._home).chmod(0o777)
+        (Path(self._home) / "pgbouncer.ini").write_text(self._config())
+        self._start()
+        return self
+
+    def _start(self) -> None:
         config = Path(self._home) / "pgbouncer.ini"
-        config.write_text(self._config())
         user = ["--user", self._user()] if os.getuid() == 0 else []  # it refuses to run as root
         with (Path(self._home) / "said").open("wb") as said:
             self._process = subprocess.Popen([program(), *user, str(config)], stdout=said, stderr=said)
@@ -70,7 +74,13 @@ class Bouncer:
             assert self._process.poll() is None, self.said
             assert time.monotonic() < until_s, self.said
             time.sleep(0.02)
-        return self
+
+    def restart(self) -> None:
+        """Kill it and start it again at the same address; its clients see their connections break."""
+        self._process.kill()
+        self._process.wait()
+        (Path(self._home) / f".s.PGSQL.{PORT}").unlink(missing_ok=True)
+        self._start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,8 +98,9 @@ class Bouncer:
         return dict(parse_qsl(self._parts.query)).get("host") or self._parts.hostname or "localhost"
 
     def _user(self) -> str:
-        """Who may reach the socket of the server."""
-        return Path(self._host).owner() if self._host.startswith("/") else "nobody"
+        """Who may reach the socket of the server; a proxy of ours lets everybody."""
+        owner = Path(self._host).owner() if self._host.startswith("/") else "nobody"
+        return "nobody" if owner == "root" else owner
 
     def _config(self) -> str:
         query = dict(parse_qsl(self._parts.query))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Mapping, Sequence
 
 from tests.faults.fleet import Fleet
 from tests.faults.flow import Loss
@@ -15,15 +16,20 @@ GONE_S = 20
 
 
 class Crew:
-    """`size` workers of one app; `losses` tells whom we killed and when."""
+    """`size` workers of one app, with these environments by turns; `losses` tells whom we killed and when."""
 
-    def __init__(self, fleet: Fleet, rng: random.Random, app: str, size: int, concurrency: int) -> None:
+    def __init__(
+        self, fleet: Fleet, rng: random.Random, app: str, size: int, concurrency: int,
+        environments: Sequence[Mapping[str, str]] = ({},),
+    ) -> None:  # fmt: skip
         self.fleet, self.rng, self.app, self.concurrency = fleet, rng, app, concurrency
+        self.environments = environments
         self.losses: list[Loss] = []
-        self.workers = [self._start() for _ in range(size)]
+        self.workers = [self._start(place) for place in range(size)]
 
-    def _start(self) -> WorkerProcess:
-        return self.fleet.start(self.app, concurrency=self.concurrency, ready=False, PERDURE_LOG_LEVEL="INFO")
+    def _start(self, place: int) -> WorkerProcess:
+        environment = {"PERDURE_LOG_LEVEL": "INFO", **self.environments[place % len(self.environments)]}
+        return self.fleet.start(self.app, concurrency=self.concurrency, ready=False, **environment)
 
     def freeze_one(self) -> list[int]:
         """SIGSTOP for all of any worker, whatever it does at that moment; its pids."""
@@ -38,7 +44,10 @@ class Crew:
 
     def replace_lost(self) -> None:
         """Start a worker for each that is gone."""
-        self.workers = [w if w.process.poll() is None else self._start() for w in self.workers]
+        self.workers = [
+            worker if worker.process.poll() is None else self._start(place)
+            for place, worker in enumerate(self.workers)
+        ]
 
     def kill_one(self) -> None:
         """SIGKILL for any supervisor, which takes everything along, or for any child alone."""

@@ -101,7 +101,8 @@ class Fleet:
     def run(self, arguments: Sequence[str], environment: dict[str, str] | None = None) -> WorkerProcess:
         """Python with these arguments, as a process of this fleet."""
         number = len(self.workers)
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        # the code beside these tests, whatever is installed
+        path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         ours = {
             "PYTHONPATH": path, stages.STORE_VARIABLE: self.url, DIRECTORY_VARIABLE: str(self.directory),
             WORKER_VARIABLE: str(number), "PERDURE_LOG_LEVEL": "DEBUG", **(environment or {}),

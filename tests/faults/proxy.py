@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from perdure.app import Portal
@@ -112,8 +113,8 @@ class Broken:
 class Proxy:
     """Listens on a Unix socket, in a thread of its own, for as long as its `with` block lasts.
 
-    `arm` plans faults for a point, `silence` holds everything back, `latency_s` makes every round trip longer,
-    `bytes_per_s` is the speed of each link.
+    `arm` plans faults for a point, `silence` holds everything back, `point_to` moves it to another server, `latency_s`
+    makes every round trip longer, `bytes_per_s` is the speed of each link.
     """
 
     def __init__(self, server_url: str, points: Mapping[str, str]) -> None:
@@ -129,7 +130,9 @@ class Proxy:
         self._links: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Proxy:
-        self._directory = tempfile.TemporaryDirectory(prefix="proxy-")
+        # programs of other users connect, too, and the path of a socket is at most 107 bytes long
+        self._directory = tempfile.TemporaryDirectory(prefix="proxy-", dir="/tmp")
+        Path(self._directory.name).chmod(0o755)
         self._portal = Portal()
         self._portal.call(self._open())
         return self
@@ -173,6 +176,15 @@ class Proxy:
     def cut(self) -> None:
         """Both sides see their links break; whoever connects from now on gets no answer until it is healed."""
         self._portal.call(self._cut())
+
+    def break_links(self) -> int:
+        """Both sides see their links break and may connect again at once; how many there were."""
+        return self._portal.call(self._break())
+
+    def point_to(self, server_url: str) -> None:
+        """Break all links; who connects from now on reaches this server, as when an address moves to another host."""
+        self.server_url = server_url
+        self.break_links()
 
     def _meet(self, statements: Counter[str], sending: bool) -> bool:
         """What is planned for a transaction that did this happens, and the plan is one shorter; whether it is late."""
@@ -260,6 +272,7 @@ class Proxy:
         self._through.set()
         path = f"{self._directory.name}/.s.PGSQL.5432"
         self._listening = await asyncio.start_unix_server(self._serve, path)
+        Path(path).chmod(0o777)
 
     async def _shut(self) -> None:
         self._listening.close()
@@ -269,8 +282,13 @@ class Proxy:
 
     async def _cut(self) -> None:
         self._flowing.clear()
-        for link in list(self._links):
+        await self._break()
+
+    async def _break(self) -> int:
+        links = list(self._links)
+        for link in links:
             link.cancel()
+        return len(links) // 2
 
     async def _flow(self, free: bool) -> None:
         (self._flowing.set if free else self._flowing.clear)()

@@ -251,6 +251,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     )
     WORKER_FENCED = "UPDATE worker SET fenced = fenced + $2 WHERE id = $1"
     FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
+    FLUSH_SEEN = "UPDATE worker SET flush = flush WHERE id = $1"
     NOW = "SELECT coalesce(CAST($1 AS bigint), perdure_now())"
     WORKER_ADD = (
         "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "

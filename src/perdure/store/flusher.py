@@ -28,8 +28,9 @@ from perdure.errors import (
 from perdure.store.apply import Flush, flush_name
 from perdure.store.base import DataRefused, Driver, Query, Steps
 from perdure.store.fairness import Flow
-from perdure.store.operations import Cancel, HandOver, Operation, Raise, Requeue, Save, Settle
+from perdure.store.operations import Cancel, Claim, HandOver, Operation, Raise, Requeue, Save, Settle
 from perdure.store.resolving import AGAIN, resolve
+from perdure.store.rewound import let_go
 
 BATCH_MAX = 1_000
 SLICE = 50  # answers that are given at a go
@@ -38,7 +39,11 @@ RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Forgotten(Exception):
-    """This client's row is gone: nothing was written, and a new registration is needed."""
+    """This client's row is missing or has another number: nothing was written, and a new registration is needed."""
+
+    def __init__(self, behind: bool) -> None:
+        super().__init__("the client is not registered any more")
+        self.behind = behind  # the store's history ends before the number: no try under it was applied
 
 
 @dataclass(slots=True)
@@ -82,6 +87,8 @@ class Flusher:
         self._close_by_s = math.inf
         self._known: set[Flow] = set()
         self._written: dict[Any, int] = {}
+        self._last = (0, 0)  # client and number of the last flush that the store answered
+        self._workers: set[int] = set()  # under whose numbers it has claimed
         self.knows: float = math.inf  # how many migrations
         self.lost: StoreError | None = None  # why nothing is written any more
         self.client = 0
@@ -224,13 +231,13 @@ class Flusher:
         while True:
             try:
                 if not self.client:
-                    self.client, self.number = await self._register(), 0
+                    await self._enrol()
                 number, self._guarded = self.number + 1, False
                 answers, flush = await self._driver.write(partial(self._steps, ops, number, in_doubt))
             except Forgotten as error:
-                if in_doubt:
+                if in_doubt and not error.behind:
                     self._give_up(error, in_doubt)
-                self.client = 0
+                in_doubt, self.client = False, 0
             except Exception as error:
                 # busy was rolled back for certain; a lost connection leaves its COMMIT in doubt
                 lost = isinstance(error, StoreUnavailable) and self.client > 0
@@ -247,6 +254,8 @@ class Flusher:
                 await asyncio.sleep(RETRY_S[min(tries, len(RETRY_S)) - 1])
             else:
                 self.number = number
+                self._last = (self.client, number)
+                self._workers |= {op.worker for op in ops if isinstance(op, Claim)}
                 self.flushes += 1
                 if flush is not None:
                     self._known |= flush.declared
@@ -254,6 +263,16 @@ class Flusher:
                     if flush.superseded:
                         self._tell(ChunksDeleted(flush.superseded))
                 return answers
+
+    async def _enrol(self) -> None:
+        """Register; if the store lost flushes that it had answered, nothing from before them is taken as written."""
+        client = await self._register()
+        if self._last[0]:
+            await self._driver.write(
+                partial(let_go, self._driver.dialect, *self._last, self._workers, self._now_ms())
+            )
+        self._known, self._written = set(), {}
+        self.client, self.number = client, 0
 
     def _give_up(self, error: Exception, in_doubt: bool) -> NoReturn:
         """Raise the error; in doubt StoreUnavailable, for it must not pass for an error of what was to be written."""
@@ -272,8 +291,10 @@ class Flusher:
         if not guarded:
             found = yield Query(sql.FLUSH_NUMBER, (self.client,))
             if found and found[0][0] == number and in_doubt:
+                # a write, so that its COMMIT waits for a synchronous standby to have what we read
+                yield Query(sql.FLUSH_SEEN, (self.client,))
                 return (yield from resolve(sql, ops, flush_name(self.client, number))), None
-            raise Forgotten
+            raise Forgotten(behind=bool(found) and found[0][0] < number)
         self._guarded = True
         now_ms, needs = guarded[0]
         if needs > self.knows:
