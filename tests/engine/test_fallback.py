@@ -131,6 +131,44 @@ def test_a_fallback_that_raises_is_a_failure_of_the_stage(store_url: str) -> Non
         assert app.status(id_).error_message == "not even that"
 
 
+def release(name: str, was: str | None = None) -> Pipeline:
+    """A pipeline of one stage, which falls back; it has this name in this release."""
+    scans = Pipeline("scans")
+
+    def read(doc: Document) -> str:
+        return f"{name} read {doc.text}"
+
+    def blank() -> str:
+        return "nothing"
+
+    read.__name__ = name
+    scans.stage(needs=["vision"], was=was)(read).fallback(blank)
+    return scans
+
+
+@pytest.mark.parametrize("renamed_first", [False, True])
+def test_a_stage_that_was_renamed_meanwhile_is_repaired(store_url: str, renamed_first: bool) -> None:
+    releases = [release("read"), release("recognise", was="read")]
+    fell_back, repairing = reversed(releases) if renamed_first else releases
+    with trial([fell_back], store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=fell_back).id
+        drain(app)
+        assert app.status(id_).degraded
+    with trial([repairing], store=store_url) as app:
+        app.release("vision")
+        drain(app)
+        (stage,) = repairing.stages
+        assert app.output(id_, stage.name) == f"{stage.name} read cat"
+        assert not app.status(id_).degraded
+        assert (tallied(app, "degraded"), tallied(app, "repaired")) == (1, 1)
+    with trial([fell_back], store=store_url) as app:
+        (stage,) = fell_back.stages
+        app.requeue(id_)
+        drain(app)
+        assert app.output(id_, stage.name) != "nothing"
+
+
 def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
     with trial(APP, store=store_url) as app:
         app.hold("vision", "away")

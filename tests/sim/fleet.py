@@ -22,8 +22,8 @@ from perdure.service import AsyncPerdure
 from perdure.settings import Settings
 from tests.sim.book import Book
 from tests.sim.cells import SimNursery
-from tests.sim.documents import PIPELINES
 from tests.sim.driver import SimStore
+from tests.sim.releases import FIRST, PART, RELEASES
 from tests.sim.world import Process, World, here
 
 SETTINGS = Settings(grace_s=3.0, poll_s=1.0)
@@ -50,10 +50,11 @@ class NoBlobs:
 class SimApp(AsyncPerdure):
     """The app as one process has it."""
 
-    def __init__(self, process: Process, book: Book, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
+    def __init__(self, process: Process, book: Book, pipelines: Sequence[Pipeline] = FIRST) -> None:
         self.process, self.book = process, book
         super().__init__("simulated", pipelines=pipelines, settings=SETTINGS)
         process.serves = frozenset(self.pipelines)
+        process.release = RELEASES.index(pipelines) if pipelines in RELEASES else 0
         self.stuck_policy = STUCK
         self.events.subscribe(self._heard)
 
@@ -113,7 +114,7 @@ class Fleet:
         supervised = self.world.rng.random() < 0.5
         process = Process(self.world, f"{'supervisor' if supervised else 'worker'}-{self._started}")
         concurrency = self.world.rng.choice((1, 2, 4))
-        pipelines = PIPELINES if whole else PIPELINES[:1]
+        pipelines = self.world.rng.choice(RELEASES) if whole else PART
         main = self._supervise if supervised else self._embed
         process.start(lambda: main(process, pipelines, concurrency))
         return process

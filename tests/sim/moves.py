@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.sim.documents import PIPELINES
+from perdure.core.model import repairs
 from tests.sim.ledger import Claim
+from tests.sim.maps import REPAIRED
 from tests.sim.promises import Violation
+from tests.sim.releases import FIRST, STAGES
 from tests.sim.tables import HISTORY, JobRow, Key, Move
 from tests.sim.world import Process
 
@@ -29,13 +31,9 @@ MOVES = {
 LEADS_TO = {
     "done": {"done"}, "dead": {"dead"}, "cancelled": {"cancelled"}, "retry": {"waiting", "queued", "parked"},
     "answered": {"queued", "parked"}, "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
+    "gather": {"waiting"},
 }  # fmt: skip
-STAGES = {
-    pipeline.name: {stage.name: n for n, stage in enumerate(pipeline.stages)}
-    for each in PIPELINES
-    for pipeline in (each, *each.hooks.values())
-}
-POSTPONES = {each.name: each.postpones_max for each in PIPELINES}
+POSTPONES = {each.name: each.postpones_max for each in FIRST}
 
 
 class Moves:
@@ -60,14 +58,24 @@ class Moves:
                 self._entered(old, new)
             else:
                 self._moved(old, new, by)
+            if new is not None:
+                self._touched(new)
         self._limits.moved(moved)
         claimed = [(old, new) for old, new in moved if new is not None and _claimed(old, new)]
         for old, new in claimed:
             self._taken(old, new, by, moved)
 
+    def _touched(self, new: JobRow) -> None:
+        self.book.held(new)
+        if new.priority:
+            self.book.touched.by("priority", new.document_id)
+
     def _gone(self, old: JobRow) -> None:
         self.world.happened("job pruned", old.key)
-        if old.state not in ("done", "cancelled") and old.document_id not in self.book.leaving.now:
+        if old.document_id in self.book.leaving.now:
+            return
+        self.book.touched.by("retention", old.document_id)
+        if old.state not in ("done", "cancelled"):
             raise Violation("orphan", f"{old.key} was removed while it was {old.state}")
 
     def _entered(self, old: JobRow | None, new: JobRow) -> None:
@@ -83,10 +91,22 @@ class Moves:
         if old is None and new.generation == 1 and new.key == f"doc-{new.document_id}":
             delay_s = json.loads(document.meta).get("delay_s", 0)
             self._not_before_ms[new.id] = self.book.now_ms + int(delay_s * 1000)
+        if self._not_before_ms[new.id] > self.book.now_ms:
+            self.book.touched.by("run-at", new.document_id)
         if "/" in new.key:
-            self.world.happened("hook" if "/on_" in new.key else "follow-up", new.key)
+            self._spawned(new)
         elif new.generation > 1:
             self.world.happened("generation", new.key)
+            if new.fresh_from is not None:
+                self.book.touched.by("rerun", new.document_id)
+
+    def _spawned(self, new: JobRow) -> None:
+        kind = "repair" if repairs(new.key) else "hook" if "/on_" in new.key else "follow-up"
+        self.world.happened(kind, new.key)
+        if kind == "follow-up":
+            self.book.touched.by("follow-up", new.document_id)
+        elif "/on_dead" in new.key:
+            self.book.touched.by("hook", new.document_id)
 
     def _moved(self, old: JobRow, new: JobRow, by: Process) -> None:
         if old.state in ("queued", "waiting", "parked") and new.state == "dead":
@@ -120,13 +140,16 @@ class Moves:
         stages = STAGES[new.pipeline]
         back = stages.get(new.stage, -1) < stages.get(old.stage, -1)
         # one that was imported stands where it died, and begins anew because what it had saved is gone
-        if back and new.document_id not in self.book.leaving.ever:
+        imported = new.document_id in self.book.leaving.ever
+        renewed = new.stage == "proof" or self.book.touched.has("releases", new.document_id)
+        if back and not imported and not renewed:
             raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
         if new.claims < old.claims:
             raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")
 
     def _handed_over(self, old: JobRow, new: JobRow, by: Process) -> None:
         self.world.happened("handed over", new.key)
+        self.book.touched.by("remote", new.document_id)
         if self.ledger.workers[old.worker or 0].family is not by.family:
             raise Violation("fence", f"{by.name} handed {new.key} over, which is not in its hand")
         if new.lease_until_ms is not None or new.token == old.token:
@@ -155,6 +178,8 @@ class Moves:
             raise Violation("history", f"claim {old.claims} of {old.key} ended without a word")
         outcome, charged, _, code, why = found[0]
         self.book.stuck.ended(old, outcome, code, why)
+        if outcome == "gather" and "/" not in old.key:
+            self.book.touched.by("gathering", old.document_id)
         self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
         self.book.ended.add((old.key, old.generation, old.claims))
         self.book.charged[old.key, old.generation] += charged
@@ -214,7 +239,7 @@ class Moves:
     def _check_budget(self, new: JobRow, outcome: str) -> None:
         which = (new.key, new.generation)
         charged, ended = self.book.charged[which], new.claims
-        if outcome == "hold":
+        if outcome in ("hold", "gather"):
             self._holds[which] = self._holds.get(which, 0) + 1
         if charged != new.attempts:
             raise Violation("counters", f"{new.key} has {new.attempts} attempts, history has {charged}")
@@ -248,10 +273,15 @@ class Moves:
             raise Violation("service", f"{new.key} was claimed although {new.queue} or {new.lane} is closed")
         if new.limit_key is not None:
             self._limits.claimed(new.limit_key, moved)
-        which = (new.document_id, new.pipeline)
-        stages = frozenset(key[2] for key in book.saved if (*key[:2], key[3]) == (*which, new.generation))
-        items = frozenset(key[4] for key in book.items if (*key[:2], key[3]) == (*which, new.generation))
-        self.ledger.claims[new.id, new.token or 0] = Claim(by.family, stages, items, bool(new.suspect))
+        if new.pipeline == "maps":
+            book.touched.by_release(by.release, new.document_id)
+        if new.pipeline not in by.serves:
+            raise Violation("service", f"{new.key} was claimed by {by.name}, which does not have {new.pipeline}")
+        which = (new.document_id, new.pipeline, new.generation)
+        saved = [key for key in book.saved if (*key[:2], key[3]) == which]
+        stages = frozenset(key[2] for key in saved if not book.makes_good(new, key))
+        items = frozenset((key[2], key[4]) for key in book.items if (*key[:2], key[3]) == which)
+        self.ledger.claims[new.id, new.token or 0] = Claim(by, stages, items, bool(new.suspect))
 
 
 def _claimed(old: JobRow | None, new: JobRow) -> bool:

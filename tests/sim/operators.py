@@ -66,6 +66,12 @@ class Operator:
             if answer == "purged" and document_id not in self.book.leaving.ever:
                 self.world.violated("acknowledged", f"{document_id} was answered as deleted, and never went")
 
+    async def retain(self) -> None:
+        """Delete what ended long ago."""
+        with self.book.leaving.retained_by(self.process):
+            told = await self.app.retain()
+        self.world.happened("retained", f"{told.dead} dead, {told.done} done")
+
     async def export(self) -> None:
         ids, which = await self._chosen()
         await self.app.export(self._file(), ids, **which)
@@ -134,7 +140,8 @@ class Operator:
             self._answered("requeue", document_id, answer)
 
     async def sweep(self) -> None:
-        swept = await self.app.sweep()
+        with self.book.leaving.retained_by(self.process):
+            swept = await self.app.sweep()
         self.world.happened("busy sweep" if swept.busy else f"sweep {swept.status}", swept)
 
     # --- looking ---------------------------------------------------------------------------------

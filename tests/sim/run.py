@@ -28,6 +28,7 @@ from tests.sim.ending import check_audit, check_end
 from tests.sim.ledger import Ledger
 from tests.sim.loop import BEGINS_S, VirtualLoop
 from tests.sim.nemesis import HALF_S, Nemesis
+from tests.sim.pairs import Pair
 from tests.sim.promises import Violation
 from tests.sim.world import Faults, World, here
 
@@ -47,6 +48,7 @@ class Story:
     promise: str | None = None  # the one that was broken
     error: str | None = None
     seen: Counter[str] = field(default_factory=Counter, compare=False)
+    pairs: set[Pair] = field(default_factory=set, compare=False)  # of features that met, see `pairs`
     log: list[str] = field(default_factory=list, repr=False)
 
 
@@ -75,8 +77,9 @@ def _simulate(seed: int, tell: bool) -> Story:
             _end(world)
     seconds = loop.now_s - BEGINS_S
     story = Story(
-        seed, world.seen["document"], len(world.processes), seconds, seen=world.seen, log=world.log or []
-    )
+        seed, world.seen["document"], len(world.processes), seconds, seen=world.seen, pairs=world.touched.pairs(),
+        log=world.log or [],
+    )  # fmt: skip
     return replace(story, promise=violation.promise, error=str(violation)) if violation else story
 
 
@@ -101,7 +104,7 @@ def _determined(world: World) -> Iterator[None]:
             (intake, "uuid7", lambda: f"d{next(numbers)}"),
             (Desk, "_who", lambda _, given=None: given or here().name),
             (migrate, "known", lambda _: MIGRATIONS),
-            (rules, "RESCHEDULE_MS", 20_000),
+            (rules, "RESCHEDULE_MS", 6_000),
             (requeue, "time", time),
             (stuck, "time", time),
             (asyncio, "to_thread", at_once),

@@ -22,6 +22,7 @@ import apsw
 from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.store.migrate import known
 from tests.sim.loop import BEGINS_S, VirtualLoop, running
+from tests.sim.pairs import Touched
 from tests.sim.promises import Violation
 
 LEASE_S = 6.0
@@ -67,6 +68,7 @@ class World:
     over: bool = False
     violation: Violation | None = None  # the first one; the engine may swallow what is raised inside it
     seen: Counter[str] = field(default_factory=Counter)
+    touched: Touched = field(default_factory=Touched)
     locks: dict[tuple[str, int], Process] = field(default_factory=dict)
     listeners: list[tuple[Process, Callable[[], None], Context]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
@@ -171,6 +173,8 @@ class Process:
         self.family: Process = parent.family if parent is not None else self
         self.stop: Callable[[], object] = lambda: None  # asks it to end in good order
         self.serves: frozenset[str] = frozenset()  # the pipelines that it has
+        self.release = 0  # of these pipelines
+        self.began_s = world.loop.now_s
         if parent is not None:
             parent.children.append(self)
         world.processes.append(self)

@@ -415,6 +415,11 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
     )
+    #: What fallbacks gave, once a repair has done without it: under names that its release does not have.
+    SAVED_REPAIRED = (
+        "DELETE FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND generation = $4 AND degraded "
+        "RETURNING stage"
+    )
     DOCUMENT_COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
