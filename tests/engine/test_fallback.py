@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from perdure import DependencyDown, Document, Gathered, Permanent, Pipeline, Result, Row, Transient
+from perdure import (
+    DependencyDown,
+    Document,
+    Gathered,
+    Permanent,
+    Pipeline,
+    Result,
+    RetryLater,
+    Row,
+    Transient,
+)
 from perdure.core.outcome import Failure
+from perdure.engine.saving import usable
 from perdure.errors import PipelineInvalid, Rescheduled
+from perdure.store.records import SavedStage
 from perdure.testing import Trial, drain, failing, tick, trial
+from tests.core.jobs import FIRST
 
 pictures, index = Pipeline("pictures"), Pipeline("index")
 described: list[str] = []
@@ -169,6 +184,21 @@ def test_a_stage_that_was_renamed_meanwhile_is_repaired(store_url: str, renamed_
         assert app.output(id_, stage.name) != "nothing"
 
 
+def test_a_follow_up_takes_up_what_its_own_generation_saved() -> None:
+    scans = release("read")
+    ours = SavedStage("read", 1, 1, "in", "out", b"1", None, None, 0, 0)
+    job = replace(FIRST, key="doc-1/scans")
+    assert usable([ours, replace(ours, generation=2)], job, scans) == {"read": ours}
+
+
+def test_a_repair_takes_up_what_it_saved_before_the_stage_was_renamed() -> None:
+    renamed, job = release("recognise", was="read"), replace(FIRST, key="doc-1/repair-scans")
+    made = SavedStage("read", 1, 1, "in", "out", b"1", None, None, 0, 0)
+    fell_back = replace(made, stage="recognise", degraded=True)
+    assert usable([fell_back], job, renamed) == {}
+    assert usable([fell_back, made], job, renamed) == {"recognise": made}
+
+
 def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
     with trial(APP, store=store_url) as app:
         app.hold("vision", "away")
@@ -227,6 +257,25 @@ def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_
         assert [words(app, id_)[0] for id_ in (once, twice)] == ["a picture of cat", "a picture of dog"]
         assert not app.status(once).degraded
         assert (tallied(app, "degraded"), tallied(app, "repaired")) == (4, 2)
+
+
+def test_a_repair_that_waits_for_the_rest_ends_with_its_generation(store_url: str) -> None:
+    """The stage that fell back is repaired already, and the repair gathers what it spawned."""
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        app.release("vision")
+        with failing(find, RetryLater("not yet", delay_s=600)), failing(store) as runs:
+            while app.status(id_).degraded or not tick(app):
+                tick(app)
+            assert runs.count == 1
+            app.requeue(id_)
+            drain(app)
+        assert (described, runs.count) == (["cat"], 1)
+        assert app.status(id_).generation == 2
+        repairs = {a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key}
+        assert repairs <= {"gather", "hold"}
 
 
 def test_a_repair_that_runs_when_its_document_gets_other_content_writes_nothing(store_url: str) -> None:

@@ -155,7 +155,11 @@ OPEN_DOCUMENT = (
     "WHERE j.org = document.org AND j.document_id = document.id AND j.finished_ms IS NULL "
     f"AND j.key LIKE '%/{REPAIR}%')"
 )
-LOCK_DOCUMENT = "SELECT d.org, d.id, d.state, d.generation, d.degraded, d.collection FROM document d"
+#: A repair that has made good what fell back may still be at work on what depends on it.
+LOCK_DOCUMENT = (
+    "SELECT d.org, d.id, d.state, d.generation, d.degraded OR EXISTS (SELECT 1 FROM job j WHERE j.org = d.org "
+    f"AND j.document_id = d.id AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%'), d.collection FROM document d"
+)
 FINISH_DOCUMENT = (
     "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
     "error_meta = NULL "
@@ -622,7 +626,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     MIGRATED: str
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
-    DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether it is degraded, collection
+    DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether a repair is due, collection
     DOCUMENT_LOCK_PURGE: str  # the same, for those that are to be deleted
     DOCUMENT_OPEN: str  # answers organisation, id, generation
     DOCUMENT_RESTORE: str
