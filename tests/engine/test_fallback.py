@@ -241,6 +241,20 @@ def test_what_follows_runs_anew_from_a_stage_that_fell_back(store_url: str) -> N
         assert runs.count == 1
 
 
+def test_a_repair_in_a_later_generation_takes_up_what_an_earlier_one_saved(store_url: str) -> None:
+    with trial(APP, store=store_url) as app, failing(look) as runs:
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        app.hold("vision", "away")
+        app.requeue(id_, from_stage="describe")
+        drain(app)
+        assert app.status(id_).degraded
+        app.release("vision")
+        drain(app)
+        assert not app.status(id_).degraded
+        assert (runs.count, described) == (1, ["cat", "cat"])
+
+
 def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_url: str) -> None:
     """Neither is the service asked twice, nor does old content come after new."""
     with trial(APP, store=store_url) as app:

@@ -26,9 +26,9 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 28, "rerun": 22, "raise_": 5, "pause": 3,
+    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 34, "rerun": 26, "raise_": 5, "pause": 3,
     "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 12,
-    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 5,
+    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 16,
     "map": 40, "retain": 5,
 }  # fmt: skip
 #: What `look` and `see` read.
@@ -57,6 +57,15 @@ class Client(Operator):
             with suppress(PerdureError):
                 await getattr(self, verb)()
                 self.world.happened(f"answered {verb}", self.process.name)
+
+    async def last_acts(self) -> None:
+        """What operators do once the faults have stopped, to the documents that most features have touched."""
+        self.app = await opened(self.process, self.book, self.rng.choice(RELEASES))
+        self.eager = True
+        for verb in self.rng.sample(("requeue", "delete", "requeue", "delete", "put_off"), 3):
+            await asyncio.sleep(3.0)
+            with suppress(PerdureError):
+                await getattr(self, verb)()
 
     # --- documents -------------------------------------------------------------------------------
 
@@ -160,7 +169,7 @@ class Client(Operator):
 
     async def rerun(self) -> None:
         """What one organisation finished, from a stage on; those in progress are left alone."""
-        pipeline, org = self.rng.choice(("books", "maps")), self.rng.choice(ORGS)
+        pipeline, org = self.rng.choice(("books", "maps", "maps")), self.rng.choice(ORGS)
         stage = self._stage(pipeline) or self.app.pipelines[pipeline].stages[0].name
         found = await self.app.rerun(pipeline=pipeline, from_stage=stage, where={"org": org}, limit=5)
         self.world.happened("rerun", f"{found.requeued} of {org} from {stage}")

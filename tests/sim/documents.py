@@ -82,7 +82,7 @@ async def run(ctx: Context, stage: str, former: str | None = None) -> int:
     await asyncio.sleep(ledger.world.rng.choice((0.01, 0.01, 0.1, 0.5, 2.0)))
     character, _, at = ctx.document.name.partition("@")
     if at in ("", stage, former):
-        await _act(character, ledger, job, ledger.runs[job.key, stage, job.generation])
+        await _act(character, ledger, job, ledger.runs[job.key, former or stage, job.generation])
     return number
 
 

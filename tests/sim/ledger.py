@@ -105,7 +105,7 @@ class Ledger:
             )
         elif claim.suspect and not alone:
             world.violated("alone", f"{job.key} is suspect and runs among others")
-        self.runs[job.key, stage, job.generation] += 1
+        self.runs[job.key, FORMER.get(stage, stage), job.generation] += 1
         self._numbers += 1
         return self._numbers
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from perdure.core.model import repairs
 from tests.sim.ledger import Claim
-from tests.sim.maps import REPAIRED
 from tests.sim.promises import Violation
 from tests.sim.releases import FIRST, STAGES
 from tests.sim.tables import HISTORY, JobRow, Key, Move
@@ -211,7 +210,8 @@ class Moves:
     def _check_taker(self, old: JobRow, by: Process, outcome: str) -> None:
         """A claim is ended by its holder, by an operator, or when the lease is over or the holder is gone."""
         if outcome == "cancelled":
-            cut_off = old.document_id in self.book.refreshed_now
+            requeued = ("requeue", old.document_id) in self.book.acts_now
+            cut_off = old.document_id in self.book.refreshed_now or (requeued and repairs(old.key))
             if ("cancel", old.document_id) not in self.book.acts_now and not cut_off:
                 raise Violation("history", f"{old.key} was cancelled by nobody")
             return

@@ -123,6 +123,7 @@ class Nemesis:
             self.fleet.workers.append(self.fleet.start())
         # somebody must be left when a document takes down one worker after the other
         world.loop.create_task(self._replacing())
+        await Client(self.hand, self.book).last_acts()
 
     async def _replacing(self) -> None:
         while not self.world.over:

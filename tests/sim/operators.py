@@ -21,6 +21,7 @@ class Operator:
     """A client's other half."""
 
     app: SimApp
+    eager = False  # it looks for documents with much behind them
 
     def __init__(self, process: Process, book: Book) -> None:
         self.process, self.book = process, book
@@ -59,7 +60,7 @@ class Operator:
                 self.world.violated("acknowledged", f"{id_} was answered as purged, and never went")
 
     async def delete(self) -> None:
-        if (document_id := self._one(ended=self.rng.random() < 0.7)) is not None:
+        if (document_id := self._one(ended=self.rng.random() < 0.8)) is not None:
             with self.book.leaving.asked_by(self.process, "done", "dead", "cancelled"):
                 answer = await self._known(self.app.delete(document_id, cancel=self.rng.random() < 0.3))
             self.world.happened(f"delete answered {answer.partition(':')[0]}", document_id)
@@ -185,10 +186,15 @@ class Operator:
     # --- documents -------------------------------------------------------------------------------
 
     def _one(self, ended: bool = False) -> str | None:
-        """A document that was acknowledged; nobody knows of others."""
+        """A document that was acknowledged; nobody knows of others. If it has ended, a map is likelier."""
         known = sorted(self.ledger.acknowledged.keys() & self.book.documents.keys())
         if ended:
             known = [id_ for id_ in known if self.book.documents[id_].state != "open"]
+            maps = [id_ for id_ in known if self.book.documents[id_].pipeline == "maps"]
+            known = maps if maps and self.rng.random() < 0.6 else known
+            if self.eager:
+                known.sort(key=lambda id_: len(self.book.touched.features[id_]))
+                known = known[-2:]
         return self.rng.choice(known) if known else None
 
     def _answered(self, verb: str, document_id: str, answer: str) -> None:

@@ -8,7 +8,6 @@ planned does not count: a document with a limit key is not touched by `limit` wh
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from itertools import combinations
 
 Pair = tuple[str, str]
@@ -39,12 +38,12 @@ class Touched:
     """What touched each document of a world."""
 
     def __init__(self) -> None:
-        self._features: defaultdict[str, set[str]] = defaultdict(set)
+        self.features: defaultdict[str, set[str]] = defaultdict(set)  # by document
         self._releases: defaultdict[str, set[int]] = defaultdict(set)
 
     def by(self, feature: str, document_id: str) -> None:
         """The feature did something to the document."""
-        self._features[document_id].add(feature)
+        self.features[document_id].add(feature)
 
     def by_release(self, release: int, document_id: str) -> None:
         """A worker of this release claimed a job of the document."""
@@ -54,16 +53,11 @@ class Touched:
 
     def has(self, feature: str, document_id: str) -> bool:
         """Whether the feature has touched the document."""
-        return feature in self._features.get(document_id, ())
+        return feature in self.features.get(document_id, ())
 
     def pairs(self) -> set[Pair]:
         """The features that met."""
-        return {pair for found in self._features.values() for pair in POSSIBLE if found.issuperset(pair)}
-
-
-def counted(met: Iterable[set[Pair]]) -> Counter[Pair]:
-    """In how many worlds each pair met."""
-    return Counter(pair for pairs in met for pair in pairs)
+        return {pair for found in self.features.values() for pair in POSSIBLE if found.issuperset(pair)}
 
 
 def table(met: Counter[Pair], worlds: int) -> str:

@@ -30,7 +30,8 @@ REPAIR_ATTEMPTS, REPAIR_CAP_MS, REPAIR_DELAY_MS = 10, 3_600_000, 1_000
 
 def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
     """The newest save of each of the pipeline's stages that this generation may take up, under its present name."""
-    fresh = "/" in job.key  # a follow-up runs anew in each generation of its document
+    # a follow-up runs anew in each generation of its document; a repair goes on from what its document took up
+    fresh = "/" in job.key and not repairs(job.key)
     newest: dict[str, SavedStage] = {}
     for save in saves:
         if save.generation > job.generation:
