@@ -72,6 +72,7 @@ class Book:
         self.ended: set[tuple[str, int, int]] = set()  # claims in history: key, generation, claim
         self.lanes_down: set[str] = set()
         self.held_by: dict[str, str] = {}  # dependency → who holds it
+        self.held_since_s: dict[str, float] = {}  # dependency → since when
         self.queues_paused: set[str] = set()
         self.limits: dict[str, int | None] = {}  # key → how many at once
         self.rates: dict[str, float | None] = {}  # key → how many per second
@@ -148,6 +149,8 @@ class Book:
         for job in self.jobs.values():
             self.held(job)
         held: list[Key] = run("SELECT name, held_by FROM dependency WHERE down_ms IS NOT NULL").fetchall()
+        now_s = self.world.loop.now_s
+        self.held_since_s = {row[0]: self.held_since_s.get(row[0], now_s) for row in held}
         self.held_by = {row[0]: row[1] for row in held}
         self.queues_paused = {row[0] for row in run("SELECT name FROM queue WHERE paused")}
         slots: list[Key] = run("SELECT key, concurrency, rate_per_s FROM slot").fetchall()

@@ -26,7 +26,7 @@ from tests.sim.world import Process
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 34, "rerun": 26, "raise_": 5, "pause": 3,
+    "add": 40, "errand": 15, "add_many": 4, "cancel": 8, "requeue": 34, "rerun": 26, "raise_": 5, "pause": 3,
     "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 12,
     "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 16,
     "map": 40, "retain": 5,
@@ -57,6 +57,8 @@ class Client(Operator):
             with suppress(PerdureError):
                 await getattr(self, verb)()
                 self.world.happened(f"answered {verb}", self.process.name)
+            if self.app.store.lost is not None:
+                raise self.app.store.lost
 
     async def last_acts(self) -> None:
         """What operators do once the faults have stopped, to the documents that most features have touched."""
@@ -132,9 +134,10 @@ class Client(Operator):
         self.ledger.once_answered(org, key, body, added[0].id)
 
     async def add_many(self) -> None:
-        """A crowd of one organisation."""
+        """A crowd of one organisation; `cards` are held while what they need is down."""
+        pipeline = "cards" if self.book.lanes_down else "notes"
         entries = [self._options("plain", "a") for _ in range(self.rng.randint(5, 25))]
-        for added in await self.app.add_many(entries, pipeline="notes"):
+        for added in await self.app.add_many(entries, pipeline=pipeline):
             self.ledger.added(added.id, "plain")
 
     def _options(self, character: str, org: str | None = None) -> AddOptions:

@@ -40,7 +40,9 @@ def limit_of(doc: Document) -> str | None:
     return key
 
 
-books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=limit_of, concurrency_until="two")
+books = Pipeline(
+    "books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=limit_of, concurrency_until="two"
+)
 after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
 notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
 scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)

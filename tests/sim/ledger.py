@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: What a stage was called in an earlier release.
 FORMER = {"tint": "colour"}
+#: Stages that need what may be down.
+NEEDY = ("three", "stamp", "colour", "tint", "bind")
 BACKOFF_S = 2.0  # the pipelines' first wait; each one is twice the one before
 
 
@@ -44,6 +47,7 @@ class Ledger:
         self.asked: dict[tuple[int, int], float] = {}  # the wait that a run asked for, by job and token
         self.answered: set[int] = set()  # tokens under which a service said that it has done it
         self.refused: set[int] = set()  # or that it could not
+        self._acted: Counter[tuple[str, str, str]] = Counter()
         self._taken: Counter[tuple[str, int]] = Counter()
         self._numbers = 0
         self._once: dict[
@@ -72,8 +76,9 @@ class Ledger:
             self.world.violated("once", f"{key} of {org} was refused, and nobody asked for something else")
 
     def act_answered(self, verb: str, document_id: str, who: str) -> None:
-        """An operator was answered that it was done; in doubt, for an act that it had done before."""
-        if not self.book.acts[verb, document_id, who]:
+        """An operator was answered that it was done: each answer is about an act of its own."""
+        self._acted[verb, document_id, who] += 1
+        if self._acted[verb, document_id, who] > self.book.acts[verb, document_id, who]:
             self.world.violated(
                 "history", f"{verb} of {document_id} by {who} was answered but not written down"
             )
@@ -95,6 +100,14 @@ class Ledger:
         where = f"{job.key}.{stage} claim {job.claims} at {process.name}"
         world.happened("stage in a cell" if alone else "stage", where)
         claim = self.claims.get((job.id, job.token))
+        if (
+            stage in NEEDY
+            and job.probe is None
+            and process.began_s > self.book.held_since_s.get("dep", math.inf)
+        ):
+            world.violated(
+                "service", f"{where}: what it needs was down before the worker began, and still is"
+            )
         if alone:
             self.book.touched.by("isolation", job.document_id)
         if claim is None or claim.by.family is not process.family:

@@ -11,7 +11,7 @@ from tests.sim.ledger import Claim
 from tests.sim.promises import Violation
 from tests.sim.releases import FIRST, STAGES
 from tests.sim.tables import HISTORY, JobRow, Key, Move
-from tests.sim.world import Process
+from tests.sim.world import LEASE_S, Process
 
 if TYPE_CHECKING:
     from tests.sim.book import Book
@@ -32,6 +32,8 @@ LEADS_TO = {
     "answered": {"queued", "parked"}, "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
     "gather": {"waiting"},
 }  # fmt: skip
+#: What a sweep found in time it does not find later than this.
+LATE_MS = 5_000
 POSTPONES = {each.name: each.postpones_max for each in FIRST}
 
 
@@ -46,6 +48,7 @@ class Moves:
         self._tokens: set[tuple[int, int | None]] = set()
         self._not_before_ms: dict[int, int] = {}
         self._holds: dict[tuple[str, int], int] = {}
+        self._renewed_s: dict[int, float] = {}  # leases, by job
 
     def check(self, moved: Sequence[Move], by: Process) -> None:
         """Every change of a job in one transaction of `by`."""
@@ -59,6 +62,10 @@ class Moves:
                 self._moved(old, new, by)
             if new is not None:
                 self._touched(new)
+                if new.lease_until_ms is not None and (
+                    old is None or new.lease_until_ms != old.lease_until_ms
+                ):
+                    self._renewed_s[new.id] = self.world.loop.now_s
         self._limits.moved(moved)
         claimed = [(old, new) for old, new in moved if new is not None and _claimed(old, new)]
         for old, new in claimed:
@@ -223,8 +230,19 @@ class Moves:
             return
         over = (old.lease_until_ms or 0) < self.book.now_ms
         self.world.happened("taken back, lease over" if over else "taken back, worker gone", old.key)
-        if not over and holder.alive and not holder.was_cut:
+        if holder.alive and not holder.was_cut and (not over or self._renewed_just_now(old, by)):
             raise Violation("lease", f"{by.name} took {old.key} from {holder.name}, which lives and holds it")
+
+    def _renewed_just_now(self, old: JobRow, by: Process) -> bool:
+        """Whether only a clock can say that the lease is over, and a keeper had every chance to know better."""
+        now_s = self.world.loop.now_s
+        late_ms = self.book.now_ms - (old.lease_until_ms or 0)
+        keeper = by.family.name.partition("-")[0] in ("worker", "supervisor")
+        calm = not self.world.faults.away and not self.world.faults.slow and self.world.up_since_s < 0
+        watched = (
+            keeper and calm and now_s - max(by.began_s, by.frozen_until_s, by.family.frozen_until_s) > 10
+        )
+        return watched and late_ms > LATE_MS and now_s - self._renewed_s[old.id] < LEASE_S / 3
 
     def _check_answered(self, old: JobRow, outcome: str) -> None:
         """What another service had in hand is ended by what it said, or when its lease is over."""
@@ -273,15 +291,34 @@ class Moves:
             raise Violation("service", f"{new.key} was claimed although {new.queue} or {new.lane} is closed")
         if new.limit_key is not None:
             self._limits.claimed(new.limit_key, moved)
+        if by.outdated:
+            raise Violation("service", f"{new.key} was claimed by {by.name}, which the store has outgrown")
+        self._check_siblings(new, by)
         if new.pipeline == "maps":
             book.touched.by_release(by.release, new.document_id)
         if new.pipeline not in by.serves:
-            raise Violation("service", f"{new.key} was claimed by {by.name}, which does not have {new.pipeline}")
+            raise Violation(
+                "service", f"{new.key} was claimed by {by.name}, which does not have {new.pipeline}"
+            )
         which = (new.document_id, new.pipeline, new.generation)
         saved = [key for key in book.saved if (*key[:2], key[3]) == which]
         stages = frozenset(key[2] for key in saved if not book.makes_good(new, key))
         items = frozenset((key[2], key[4]) for key in book.items if (*key[:2], key[3]) == which)
         self.ledger.claims[new.id, new.token or 0] = Claim(by, stages, items, bool(new.suspect))
+
+    def _check_siblings(self, new: JobRow, by: Process) -> None:
+        """A worker process begins when all is given back that the one before it had claimed."""
+        world = self.world
+        if by.family is by or world.faults.away or world.up_since_s > 0:
+            return
+        for job in self.book.jobs.values():
+            if job.state != "running" or job.worker != new.worker or job.token == new.token:
+                continue
+            claim = self.ledger.claims[job.id, job.token or 0]
+            if claim.by is not by and not claim.by.alive:
+                raise Violation(
+                    "lease", f"{job.key} is still with {claim.by.name}, and {by.name} claims already"
+                )
 
 
 def _claimed(old: JobRow | None, new: JobRow) -> bool:

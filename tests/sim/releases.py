@@ -23,5 +23,10 @@ STAGES["maps"]["colour"] = STAGES["maps"]["tint"]
 
 def wanting(pipeline: str, saved: set[str]) -> list[str]:
     """The stages that are missing for a document to be done, in the release that lacks fewest."""
-    stages = [[stage.name for stage in each.stages] for release in RELEASES for each in release if each.name == pipeline]
+    stages = [
+        [stage.name for stage in each.stages]
+        for release in RELEASES
+        for each in release
+        if each.name == pipeline
+    ]
     return min(([name for name in names if name not in saved] for names in stages), key=len)
