@@ -306,6 +306,9 @@ class Book:
         ended = old.state != "open" and new._replace(degraded=old.degraded) != old
         if ended and (new.state, new.generation) != ("open", old.generation + 1):
             raise Violation("progress", f"{new.id} went from {old.state} to {new.state} in one generation")
+        self._check_ending(old, new)
+
+    def _check_ending(self, old: DocumentRow, new: DocumentRow) -> None:
         if new.state == "cancelled" != old.state and ("cancel", new.id) not in self.acts_now:
             raise Violation("history", f"{new.id} was cancelled by nobody")
         if new.state == "dead" and not (new.error_code and new.error_message):

@@ -28,8 +28,8 @@ ORGS = ("a", "b", "c")
 VERBS = {
     "add": 40, "errand": 15, "add_many": 4, "cancel": 8, "requeue": 34, "rerun": 26, "raise_": 5, "pause": 3,
     "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 12,
-    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 16,
-    "map": 40, "retain": 5,
+    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1,
+    "delete": 16, "map": 40, "retain": 5,
 }  # fmt: skip
 #: What `look` and `see` read.
 READS = {

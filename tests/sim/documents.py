@@ -71,9 +71,9 @@ CHARACTERS = {
 #: How a document of this character must end: the code it dies of, None for done.
 ENDS = {
     "plain": None, "parent": None, "slow": None, "flaky": None, "rude": None, "late": None, "needy": None,
-    "shaky": None, "gloomy": None, "pale": None, "fading": None, "failing": "unexpected", "broken": "torn", "poison": "crashed:SIGKILL", "hanging": "stage_timeout",
-    "blocking": "stage_timeout", "eternal": "postpones_exhausted",
-    "unwelcome": "busy",
+    "shaky": None, "gloomy": None, "pale": None, "fading": None, "failing": "unexpected", "broken": "torn",
+    "poison": "crashed:SIGKILL", "hanging": "stage_timeout", "blocking": "stage_timeout",
+    "eternal": "postpones_exhausted", "unwelcome": "busy",
 }  # fmt: skip
 
 
@@ -110,6 +110,21 @@ async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
         case "eternal":
             ledger.postpones(job, 2.0)
             raise RetryLater(delay_s=2.0)
+        case "poison" | "shaky" if character == "poison" or runs == 1:
+            await _crash(ledger, job)
+        case "hanging":
+            ledger.fails(job)
+            await asyncio.sleep(1e6)
+        case "blocking":
+            ledger.fails(job)
+            await _block()
+        case _:
+            _do_without(character, ledger, job, runs)
+
+
+def _do_without(character: str, ledger: Ledger, job: Job, runs: int) -> None:
+    """What a stage needs is down, or it says so."""
+    match character:
         case "needy" if ledger.world.dependency_down:
             ledger.fails(job, 0.0)
             raise DependencyDown("dep", confirmed=ledger.world.rng.random() < 0.5)
@@ -122,14 +137,6 @@ async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
         case "fading" if not repairs(job.key):
             ledger.fails(job)
             raise Transient("not today")
-        case "poison" | "shaky" if character == "poison" or runs == 1:
-            await _crash(ledger, job)
-        case "hanging":
-            ledger.fails(job)
-            await asyncio.sleep(1e6)
-        case "blocking":
-            ledger.fails(job)
-            await _block()
 
 
 async def _crash(ledger: Ledger, job: Job) -> None:
