@@ -13,7 +13,7 @@ from perdure.core.model import repairs
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import Pipeline
-from perdure.engine.result import Result
+from perdure.engine.result import Result, Spawn
 from tests.sim.documents import ATTEMPTS, EFFECT, job_of, ledger_now, limit_of, notes, run
 from tests.sim.ledger import FORMER
 from tests.sim.world import LEASE_S
@@ -45,7 +45,7 @@ async def surveyed(doc: Document, ctx: Context, stage: str) -> Result[int]:
     """Items in a cell, then a child and a follow-up that `bind` waits for."""
     number = await run(ctx, stage)
     await _items(ctx, stage, number)
-    spawn: list[object] = [labels.job(doc)]
+    spawn: list[Spawn] = [labels.job(doc)]
     if doc.meta.get("child"):
         text = f"child of generation {ctx.generation}"
         spawn.append(notes.child("inset", text=text, name="plain", refresh=True))

@@ -195,6 +195,8 @@ class Moves:
         outcome, _, _, code, why = self._told(old)
         which = (old.key, old.generation)
         self._check_taker(old, by, outcome)
+        if why.endswith("lease expired") and self._renewed_just_now(old, by):
+            raise Violation("lease", f"{by.name} took {old.key}, which was renewed just now")
         if new.state == "running":  # ended and claimed again in one flush
             return
         if new.probe is not None:
@@ -230,19 +232,20 @@ class Moves:
             return
         over = (old.lease_until_ms or 0) < self.book.now_ms
         self.world.happened("taken back, lease over" if over else "taken back, worker gone", old.key)
-        if holder.alive and not holder.was_cut and (not over or self._renewed_just_now(old, by)):
+        if not over and holder.alive and not holder.was_cut:
             raise Violation("lease", f"{by.name} took {old.key} from {holder.name}, which lives and holds it")
 
     def _renewed_just_now(self, old: JobRow, by: Process) -> bool:
         """Whether only a clock can say that the lease is over, and a keeper had every chance to know better."""
         now_s = self.world.loop.now_s
         late_ms = self.book.now_ms - (old.lease_until_ms or 0)
-        keeper = by.family.name.partition("-")[0] in ("worker", "supervisor")
+        holder = self.ledger.workers.get(old.worker or 0)
+        lives = holder is not None and holder.alive and not holder.was_cut
         calm = not self.world.faults.away and not self.world.faults.slow and self.world.up_since_s < 0
-        watched = (
-            keeper and calm and now_s - max(by.began_s, by.frozen_until_s, by.family.frozen_until_s) > 10
-        )
-        return watched and late_ms > LATE_MS and now_s - self._renewed_s[old.id] < LEASE_S / 3
+        keeper = by.family.name.partition("-")[0] in ("worker", "supervisor")
+        awake_s = now_s - max(by.began_s, by.frozen_until_s, by.family.frozen_until_s)
+        knew = lives and calm and keeper and awake_s > 3
+        return knew and late_ms > LATE_MS and now_s - self._renewed_s[old.id] < LEASE_S / 3
 
     def _check_answered(self, old: JobRow, outcome: str) -> None:
         """What another service had in hand is ended by what it said, or when its lease is over."""

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from perdure.core import outcome as rules
-from perdure.core.model import Job
+from perdure.core.model import Job, repairs
 from perdure.core.outcome import Failure, Later, Outcome
 from perdure.engine import saving
 from perdure.engine.runner import Runner
@@ -170,7 +170,7 @@ def repairs_begin_with_the_first_stage() -> Iterator[None]:
     whole = saving.usable
 
     def usable(saves: Sequence[SavedStage], job: Job, pipeline: Any) -> dict[str, SavedStage]:
-        if saving.repairs(job.key):
+        if repairs(job.key):
             saves = [save for save in saves if save.generation == job.generation and save.degraded]
         return whole(saves, job, pipeline)
 
