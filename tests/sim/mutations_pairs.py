@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -11,41 +11,15 @@ from perdure.core import outcome as rules
 from perdure.core.model import Job, repairs
 from perdure.core.outcome import Failure, Later, Outcome
 from perdure.engine import saving
-from perdure.engine.runner import Runner
 from perdure.engine.supervisor import Supervisor
 from perdure.engine.sweeper import Sweeper
 from perdure.engine.worker import Worker
 from perdure.store import rows
-from perdure.store.archive import Archive
-from perdure.store.base import Query, Row, Steps
-from perdure.store.dead import Key
-from perdure.store.operations import Add, Added, NewDocument, Settle
+from perdure.store.base import Row
+from perdure.store.operations import Settle
 from perdure.store.records import SavedStage
 from perdure.store.sql_store import SqlStore
 from tests.sim.planting import breaks, sql
-
-
-@breaks("acknowledged")
-def exists_under_an_id_that_is_purged() -> Iterator[None]:
-    """What is in the way of a new document is looked up first, and its id in another transaction."""
-
-    async def add(self: SqlStore, documents: Sequence[NewDocument]) -> list[Added]:
-        async def same(d: NewDocument) -> list[Row]:
-            asked = [(0, d.org, d.id, d.job.pipeline, d.dedupe)]
-
-            def steps() -> Steps[list[Row]]:
-                return (yield Query(self.sql.DOCUMENT_SAME, rows=asked))
-
-            return await self._read(steps)
-
-        if documents and all([await same(d) for d in documents]):
-            found = [await same(d) for d in documents]
-            return [Added(f[0][1] if f else d.id, "exists") for f, d in zip(found, documents, strict=True)]
-        added: list[Added] = await self.flusher.submit(Add(tuple(documents)))
-        return added
-
-    with mock.patch.object(SqlStore, "add", add):
-        yield
 
 
 @breaks("converges", "counters")
@@ -59,13 +33,6 @@ def answers_park_what_is_past_its_limit() -> Iterator[None]:
         return whole(ordinal, op, lanes_down)
 
     with mock.patch.object(rows, "settle_fence", settle_fence):
-        yield
-
-
-@breaks("fair")
-def released_documents_keep_their_old_turns() -> Iterator[None]:
-    """After an outage the backlog of one organisation comes before all others."""
-    with sql("FLOW_SHIFT", "WHERE", "WHERE FALSE AND"):
         yield
 
 
@@ -105,41 +72,6 @@ def finished_after_it_was_cancelled() -> Iterator[None]:
 def claims_what_it_does_not_have() -> Iterator[None]:
     """A worker of one release claims the pipelines of another."""
     with mock.patch.object(Worker, "serves", None):
-        yield
-
-
-@breaks("acknowledged")
-def retention_looks_once() -> Iterator[None]:
-    """What has ended again since retention looked at it goes all the same."""
-    whole = Archive.purge
-
-    async def purge(
-        self: Archive, which: Sequence[Key], states: tuple[str, ...] = ("dead",),
-        generations: Mapping[Key, int] | None = None, act: tuple[str, str] | None = None,
-    ) -> dict[Key, str]:  # fmt: skip
-        return await whole(self, which, states, None, act)
-
-    with mock.patch.object(Archive, "purge", purge):
-        yield
-
-
-@breaks("history")
-def earlier_acts_pass_for_this_one() -> Iterator[None]:
-    """When a reply is lost, what the same operator did before is taken for what it asked for."""
-    with sql("ACTED_AGAIN", "AND flush = $5", "AND $5 <> ''"):
-        yield
-
-
-@breaks("service")
-def held_stages_run_in_new_workers() -> Iterator[None]:
-    """A worker that has not asked yet what is down takes everything for up."""
-    whole = Runner.__init__
-
-    def init(self: Runner, *given: Any) -> None:
-        whole(self, *given)
-        self.down = frozenset()
-
-    with mock.patch.object(Runner, "__init__", init):
         yield
 
 
