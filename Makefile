@@ -66,7 +66,7 @@ $(PEERS)/.installed: benchmarks/peers-requirements.txt
 	$(PEERS)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r $<
 	@touch $@
 
-sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default)
+sim: setup ## the long simulation: SEEDS=n seeded worlds on the real SQL (20000 by default), and which features met in them
 	SEEDS=$(SEEDS) $(PYTEST) -n $(JOBS) --maxprocesses=8 --timeout=3600 -q tests/sim
 
 pairs: setup ## every two verbs beside each other on PostgreSQL, statement by statement: SWITCHES=n between them (1 by default)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from perdure import DependencyDown, Document, Gathered, Permanent, Pipeline, Result, Row, Transient
+from perdure import (
+    DependencyDown,
+    Document,
+    Gathered,
+    Permanent,
+    Pipeline,
+    Result,
+    RetryLater,
+    Row,
+    Transient,
+)
 from perdure.core.outcome import Failure
+from perdure.engine.saving import usable
 from perdure.errors import PipelineInvalid, Rescheduled
+from perdure.store.records import SavedStage
 from perdure.testing import Trial, drain, failing, tick, trial
+from tests.core.jobs import FIRST
 
 pictures, index = Pipeline("pictures"), Pipeline("index")
 described: list[str] = []
@@ -131,6 +146,59 @@ def test_a_fallback_that_raises_is_a_failure_of_the_stage(store_url: str) -> Non
         assert app.status(id_).error_message == "not even that"
 
 
+def release(name: str, was: str | None = None) -> Pipeline:
+    """A pipeline of one stage, which falls back; it has this name in this release."""
+    scans = Pipeline("scans")
+
+    def read(doc: Document) -> str:
+        return f"{name} read {doc.text}"
+
+    def blank() -> str:
+        return "nothing"
+
+    read.__name__ = name
+    scans.stage(needs=["vision"], was=was)(read).fallback(blank)
+    return scans
+
+
+@pytest.mark.parametrize("renamed_first", [False, True])
+def test_a_stage_that_was_renamed_meanwhile_is_repaired(store_url: str, renamed_first: bool) -> None:
+    releases = [release("read"), release("recognise", was="read")]
+    fell_back, repairing = reversed(releases) if renamed_first else releases
+    with trial([fell_back], store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=fell_back).id
+        drain(app)
+        assert app.status(id_).degraded
+    with trial([repairing], store=store_url) as app:
+        app.release("vision")
+        drain(app)
+        (stage,) = repairing.stages
+        assert app.output(id_, stage.name) == f"{stage.name} read cat"
+        assert not app.status(id_).degraded
+        assert (tallied(app, "degraded"), tallied(app, "repaired")) == (1, 1)
+    with trial([fell_back], store=store_url) as app:
+        (stage,) = fell_back.stages
+        app.requeue(id_)
+        drain(app)
+        assert app.output(id_, stage.name) != "nothing"
+
+
+def test_a_follow_up_takes_up_what_its_own_generation_saved() -> None:
+    scans = release("read")
+    ours = SavedStage("read", 1, 1, "in", "out", b"1", None, None, 0, 0)
+    job = replace(FIRST, key="doc-1/scans")
+    assert usable([ours, replace(ours, generation=2)], job, scans) == {"read": ours}
+
+
+def test_a_repair_takes_up_what_it_saved_before_the_stage_was_renamed() -> None:
+    renamed, job = release("recognise", was="read"), replace(FIRST, key="doc-1/repair-scans")
+    made = SavedStage("read", 1, 1, "in", "out", b"1", None, None, 0, 0)
+    fell_back = replace(made, stage="recognise", degraded=True)
+    assert usable([fell_back], job, renamed) == {}
+    assert usable([fell_back, made], job, renamed) == {"recognise": made}
+
+
 def test_a_repair_that_fails_leaves_it_degraded(store_url: str) -> None:
     with trial(APP, store=store_url) as app:
         app.hold("vision", "away")
@@ -173,6 +241,20 @@ def test_what_follows_runs_anew_from_a_stage_that_fell_back(store_url: str) -> N
         assert runs.count == 1
 
 
+def test_a_repair_in_a_later_generation_takes_up_what_an_earlier_one_saved(store_url: str) -> None:
+    with trial(APP, store=store_url) as app, failing(look) as runs:
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        app.hold("vision", "away")
+        app.requeue(id_, from_stage="describe")
+        drain(app)
+        assert app.status(id_).degraded
+        app.release("vision")
+        drain(app)
+        assert not app.status(id_).degraded
+        assert (runs.count, described) == (1, ["cat", "cat"])
+
+
 def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_url: str) -> None:
     """Neither is the service asked twice, nor does old content come after new."""
     with trial(APP, store=store_url) as app:
@@ -189,6 +271,25 @@ def test_what_an_earlier_generation_was_to_repair_is_no_business_any_more(store_
         assert [words(app, id_)[0] for id_ in (once, twice)] == ["a picture of cat", "a picture of dog"]
         assert not app.status(once).degraded
         assert (tallied(app, "degraded"), tallied(app, "repaired")) == (4, 2)
+
+
+def test_a_repair_that_waits_for_the_rest_ends_with_its_generation(store_url: str) -> None:
+    """The stage that fell back is repaired already, and the repair gathers what it spawned."""
+    with trial(APP, store=store_url) as app:
+        app.hold("vision", "away")
+        id_ = app.add(text="cat", pipeline=pictures).id
+        drain(app)
+        app.release("vision")
+        with failing(find, RetryLater("not yet", delay_s=600)), failing(store) as runs:
+            while app.status(id_).degraded or not tick(app):
+                tick(app)
+            assert runs.count == 1
+            app.requeue(id_)
+            drain(app)
+        assert (described, runs.count) == (["cat"], 1)
+        assert app.status(id_).generation == 2
+        repairs = {a.outcome for a in app.attempts(id_) if "/repair-" in a.job_key}
+        assert repairs <= {"gather", "hold"}
 
 
 def test_a_repair_that_runs_when_its_document_gets_other_content_writes_nothing(store_url: str) -> None:

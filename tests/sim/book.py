@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from perdure.core.model import repairs
 from tests.sim.fairness import Fairness
 from tests.sim.leaving import Leaving
 from tests.sim.ledger import Ledger
 from tests.sim.limits import Limits
+from tests.sim.maps import REPAIRED
 from tests.sim.moves import Moves
 from tests.sim.promises import Violation
 from tests.sim.shelf import Shelf
@@ -56,16 +58,21 @@ class Book:
         self.jobs: dict[int, JobRow] = {}
         self.jobs_of: defaultdict[str, list[int]] = defaultdict(list)
         self.saved: dict[Key, str] = {}  # (document, pipeline, stage, generation) → hash of the output
+        self.makers: dict[Key, str] = {}  # as `saved` → key of the job that made it
+        self.degraded: set[Key] = set()  # of `saved`, what fallbacks made
+        self.touched = world.touched
         self.items: dict[Key, bytes] = {}
         self.effects: Counter[Key] = Counter()
         self.acts: Counter[tuple[str, str, str]] = Counter()
         self.acts_now: set[tuple[str, str]] = set()  # verb and target, of this transaction
         self.refreshed_now: set[str] = set()  # documents that got other content in it
+        self.marked_now: list[tuple[str, str, int]] = []  # saves of fallbacks and repairs in it
         self.last_act: dict[str, str] = {}
         self.charged: Counter[tuple[str, int]] = Counter()  # claims that were, by key and generation
         self.ended: set[tuple[str, int, int]] = set()  # claims in history: key, generation, claim
         self.lanes_down: set[str] = set()
         self.held_by: dict[str, str] = {}  # dependency → who holds it
+        self.held_since_s: dict[str, float] = {}  # dependency → since when
         self.queues_paused: set[str] = set()
         self.limits: dict[str, int | None] = {}  # key → how many at once
         self.rates: dict[str, float | None] = {}  # key → how many per second
@@ -103,6 +110,7 @@ class Book:
         self.limits_of_keys.earn()
         self.acts_now = set()
         self.refreshed_now = set()
+        self.marked_now = []
         self.put_off = {}
         self._turned = []
         self.transactions += 1
@@ -138,12 +146,21 @@ class Book:
     def _read_switches(self) -> None:
         run = self.database.execute
         self.lanes_down = {row[0] for row in run("SELECT name FROM lane WHERE down_ms IS NOT NULL")}
+        for job in self.jobs.values():
+            self.held(job)
         held: list[Key] = run("SELECT name, held_by FROM dependency WHERE down_ms IS NOT NULL").fetchall()
+        now_s = self.world.loop.now_s
+        self.held_since_s = {row[0]: self.held_since_s.get(row[0], now_s) for row in held}
         self.held_by = {row[0]: row[1] for row in held}
         self.queues_paused = {row[0] for row in run("SELECT name FROM queue WHERE paused")}
         slots: list[Key] = run("SELECT key, concurrency, rate_per_s FROM slot").fetchall()
         self.limits = {key: concurrency for key, concurrency, _ in slots}
         self.rates = {key: rate for key, _, rate in slots}
+
+    def held(self, job: JobRow) -> None:
+        """Note a job that stands in a lane that is down."""
+        if job.lane in self.lanes_down and job.state in ("queued", "parked"):
+            self.touched.by("hold", job.document_id)
 
     def _acted(self, rowid: int) -> None:
         verb, target, who, reason = self._row(ACT, rowid)
@@ -156,14 +173,19 @@ class Book:
 
     # --- outputs, items, effects -----------------------------------------------------------------
 
+    def under(self, document_id: str, token: int) -> JobRow | None:
+        """The job of the document that this token holds as the transaction finds it."""
+        jobs = (self.jobs[id_] for id_ in self.jobs_of[document_id])
+        return next((job for job in jobs if job.token == token), None)
+
     def holder(self, document_id: str, token: int, by: Process) -> Process | None:
-        """Whose lease this token is, if it holds a job of the document as this transaction finds it."""
-        for id_ in self.jobs_of[document_id]:
-            if self.jobs[id_].token == token:
-                if self.jobs[id_].worker == 0:  # whoever brings what the service said
-                    return by.family if token in self.ledger.answered else None
-                return self.ledger.claims[id_, token].family
-        return None
+        """Whose lease this token is."""
+        job = self.under(document_id, token)
+        if job is None:
+            return None
+        if job.worker == 0:  # whoever brings what the service said
+            return by.family if token in self.ledger.answered else None
+        return self.ledger.claims[job.id, token].by.family
 
     def _keep_saved(self, changes: dict[int, int], by: Process) -> set[Key]:
         made: set[Key] = set()
@@ -171,27 +193,52 @@ class Book:
             if kind == DELETE:
                 key = self._rowids["saved"].pop(rowid)
                 del self.saved[key]
-                if key[0] not in self.leaving.now:
+                if key in self.degraded and key[0] not in self.leaving.now:
+                    self._repaired(key)  # under another name
+                elif key[0] not in self.leaving.now:
                     raise Violation("immutable", f"the saved output {key} was deleted")
                 continue
-            *which, output_hash, token = self._row(SAVED, rowid)
+            *which, output_hash, degraded, token = self._row(SAVED, rowid)
             key = tuple(which)
-            if key in self.saved:
-                raise Violation("immutable", f"the saved output {key} was written again")
-            if self.holder(key[0], token, by) is not by.family:
+            job = self.under(key[0], token)
+            if job is None or self.holder(key[0], token, by) is not by.family:
                 raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
-            self._rowids["saved"][rowid], self.saved[key] = key, output_hash
+            if key in self.saved and not self.makes_good(job, key):
+                raise Violation("immutable", f"the saved output {key} was written again")
+            self._rowids["saved"][rowid], self.saved[key], self.makers[key] = key, output_hash, job.key
+            self._keep_degraded(key, bool(degraded), job)
             made.add(key)
             self.world.happened("save", f"{key} by {by.name}")
         return made
 
+    def makes_good(self, job: JobRow, key: Key) -> bool:
+        """Whether the job repairs this save, and has not done so yet."""
+        return repairs(job.key) and key[2] in REPAIRED and self.makers[key] != job.key
+
+    def _keep_degraded(self, key: Key, degraded: bool, job: JobRow) -> None:
+        if degraded:
+            self.touched.by("fallback", key[0])
+            self.world.happened("degraded", key)
+            if repairs(job.key):
+                raise Violation("whole", f"{job.key} is to repair {key}, and falls back itself")
+            self.degraded.add(key)
+            self.marked_now.append(("degraded", key[0], key[3]))
+        elif repairs(job.key) and key in self.degraded:
+            self._repaired(key)
+
+    def _repaired(self, key: Key) -> None:
+        self.world.happened("repaired", key)
+        self.degraded.discard(key)
+        self.marked_now.append(("repaired", key[0], key[3]))
+
     def _keep_items(self, changes: dict[int, int], by: Process, jobs: list[Move]) -> None:
         pruned = {(old.document_id, old.pipeline) for old, new in jobs if old is not None and new is None}
+        at_work = {(job.document_id, job.pipeline) for job in self.jobs.values() if job.ending is None}
         for rowid, kind in changes.items():
             if kind == DELETE:
                 key = self._rowids["item"].pop(rowid)
                 del self.items[key]
-                if key[:2] not in pruned:
+                if key[:2] not in pruned or key[:2] in at_work:
                     raise Violation("immutable", f"the saved item {key} was deleted")
                 continue
             *which, inline, token = self._row(ITEM, rowid)
@@ -201,6 +248,7 @@ class Book:
             if self.holder(key[0], token, by) is not by.family:
                 raise Violation("fence", f"{by.name} saved {key} under a token that is not its own")
             self._rowids["item"][rowid], self.items[key] = key, inline
+            self.touched.by("items", key[0])
             self.world.happened("save item", key)
 
     def _keep_effects(self, changes: dict[int, int], made: set[Key]) -> None:
@@ -209,6 +257,7 @@ class Book:
             self.effects[key] += 1
             if self.effects[key] > 1:
                 raise Violation("once", f"the effect {key} happened {self.effects[key]} times")
+            stage = stage.removesuffix(" repaired")
             if not any((m[0], m[2], m[3]) == (document_id, stage, generation) for m in made):
                 raise Violation("once", f"the effect {key} happened without its stage being saved")
 
@@ -233,10 +282,12 @@ class Book:
             self._check_once(new)
             if new.parent_id is not None and new.state == "open":
                 self.world.happened("child")
-                if not any(key[0] == new.parent_id and key[2] == "three" for key in self.saved):
+                if not any(key[0] == new.parent_id and key[2] in ("three", "survey") for key in self.saved):
                     raise Violation("orphan", f"{new.id} is there, but its parent has not saved it")
             return
         self._turned.append((old, new))
+        if new.state not in ("open", old.state):
+            self.leaving.ended(new.id)
         if "dead" in (old.state, new.state):
             listed = self.database.execute(LISTED, (new.id, new.org)).fetchall()
             if len(listed) != (new.state == "dead"):
@@ -248,11 +299,16 @@ class Book:
             raise Violation("immutable", f"the document {new.id} was changed")
         if old.content_hash != new.content_hash:
             self.refreshed_now.add(new.id)
+            self.touched.by("refresh", new.id)
             self.world.happened("refreshed", f"{new.id}, now {new.name}")
         if new.generation != old.generation and ("requeue", new.id) not in self.acts_now:
             raise Violation("history", f"{new.id} has a new generation that nobody asked for")
-        if old.state != "open" and (new.state, new.generation) != ("open", old.generation + 1) and new != old:
+        ended = old.state != "open" and new._replace(degraded=old.degraded) != old
+        if ended and (new.state, new.generation) != ("open", old.generation + 1):
             raise Violation("progress", f"{new.id} went from {old.state} to {new.state} in one generation")
+        self._check_ending(old, new)
+
+    def _check_ending(self, old: DocumentRow, new: DocumentRow) -> None:
         if new.state == "cancelled" != old.state and ("cancel", new.id) not in self.acts_now:
             raise Violation("history", f"{new.id} was cancelled by nobody")
         if new.state == "dead" and not (new.error_code and new.error_message):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from perdure.engine.pipeline import Pipeline
 from perdure.errors import PerdureError, StoreBusy, StoreUnavailable
+from perdure.operate.retention import Limits
 from perdure.service import AddOptions
 from perdure.store.base import BREAKER
 from perdure.store.once import KeyReused
@@ -17,14 +20,16 @@ from tests.sim.book import Book
 from tests.sim.documents import CHARACTERS, ENDS
 from tests.sim.fleet import QUEUES, SimApp
 from tests.sim.operators import Operator
+from tests.sim.releases import FIRST, RELEASES
 from tests.sim.world import Process
 
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
 VERBS = {
-    "add": 40, "errand": 15, "add_many": 2, "cancel": 8, "requeue": 28, "rerun": 22, "raise_": 5, "pause": 3,
+    "add": 40, "errand": 15, "add_many": 4, "cancel": 8, "requeue": 34, "rerun": 26, "raise_": 5, "pause": 3,
     "resume": 5, "hold": 3, "release": 5, "limit": 4, "weigh": 3, "look": 8, "add_once": 16, "requeue_dead": 12,
-    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1, "delete": 5,
+    "purge": 16, "export": 1, "import_": 10, "priority": 4, "put_off": 4, "sweep": 4, "see": 5, "audit": 1,
+    "delete": 16, "map": 40, "retain": 5,
 }  # fmt: skip
 #: What `look` and `see` read.
 READS = {
@@ -40,7 +45,8 @@ class Client(Operator):
     leaving = False
 
     async def run(self) -> None:
-        self.app = await opened(self.process, self.book)
+        self.app = await opened(self.process, self.book, self.rng.choice(RELEASES))
+        self.app.keeping = Limits(dead_age_ms=20_000, done_age_ms=15_000, archive=self.world.room / "archive")
         while True:
             await asyncio.sleep(self.rng.random() * 2)
             if self.leaving:
@@ -51,6 +57,17 @@ class Client(Operator):
             with suppress(PerdureError):
                 await getattr(self, verb)()
                 self.world.happened(f"answered {verb}", self.process.name)
+            if self.app.store.lost is not None:
+                raise self.app.store.lost
+
+    async def last_acts(self) -> None:
+        """What operators do once the faults have stopped, to the documents that most features have touched."""
+        self.app = await opened(self.process, self.book, self.rng.choice(RELEASES))
+        self.eager = True
+        for verb in self.rng.sample(("requeue", "delete", "requeue", "delete", "put_off"), 3):
+            await asyncio.sleep(3.0)
+            with suppress(PerdureError):
+                await getattr(self, verb)()
 
     # --- documents -------------------------------------------------------------------------------
 
@@ -69,6 +86,23 @@ class Client(Operator):
         if self.rng.random() < 0.7 and ENDS[options["name"].partition("@")[0]] is None:
             options["text"] = "the same"  # whose stages may be saved under another name
         added = await self.app.add(pipeline=pipeline, **options)
+        self.world.happened(f"add answered {added.answer}", added.id)
+        self.ledger.added(added.id, options["name"])
+
+    async def map(self) -> None:
+        """A document that meets everything that a pipeline can have."""
+        options = self._options(self.rng.choice(CHARACTERS["maps"]))
+        meta: dict[str, Any] = options["meta"]
+        meta["child"] = self.rng.random() < 0.5
+        if self.rng.random() < 0.25:
+            options["delay_s"] = meta["delay_s"] = 3.0
+        if self.rng.random() < 0.25:
+            options["priority"] = self.rng.choice((-5, 5))
+        if self.rng.random() < 0.4:
+            meta["key"] = self.rng.choice(("few", "few", "slow"))
+        if self.rng.random() < 0.5:
+            options["key"] = "again"
+        added = await self.app.add(pipeline="maps", **options)
         self.world.happened(f"add answered {added.answer}", added.id)
         self.ledger.added(added.id, options["name"])
 
@@ -100,9 +134,10 @@ class Client(Operator):
         self.ledger.once_answered(org, key, body, added[0].id)
 
     async def add_many(self) -> None:
-        """A crowd of one organisation."""
+        """A crowd of one organisation; `cards` are held while what they need is down."""
+        pipeline = "cards" if self.book.lanes_down else "notes"
         entries = [self._options("plain", "a") for _ in range(self.rng.randint(5, 25))]
-        for added in await self.app.add_many(entries, pipeline="notes"):
+        for added in await self.app.add_many(entries, pipeline=pipeline):
             self.ledger.added(added.id, "plain")
 
     def _options(self, character: str, org: str | None = None) -> AddOptions:
@@ -131,17 +166,21 @@ class Client(Operator):
 
     async def requeue(self) -> None:
         if (document_id := self._followed() or self._one(ended=self.rng.random() < 0.8)) is not None:
-            stage = self.rng.choice((None, "one", "two", "three", "three"))
-            if self.book.documents[document_id].pipeline != "books":
-                stage = None
+            stage = self._stage(self.book.documents[document_id].pipeline)
             answer = await self._known(self.app.requeue(document_id, from_stage=stage))
             self._answered("requeue", document_id, answer)
 
     async def rerun(self) -> None:
         """What one organisation finished, from a stage on; those in progress are left alone."""
-        stage, org = self.rng.choice(("one", "two", "three", "three")), self.rng.choice(ORGS)
-        found = await self.app.rerun(pipeline="books", from_stage=stage, where={"org": org}, limit=5)
+        pipeline, org = self.rng.choice(("books", "maps", "maps")), self.rng.choice(ORGS)
+        stage = self._stage(pipeline) or self.app.pipelines[pipeline].stages[0].name
+        found = await self.app.rerun(pipeline=pipeline, from_stage=stage, where={"org": org}, limit=5)
         self.world.happened("rerun", f"{found.requeued} of {org} from {stage}")
+
+    def _stage(self, pipeline: str) -> str | None:
+        """One to begin with, of those that its release has; most often the last."""
+        names = [stage.name for stage in self.app.pipelines[pipeline].stages]
+        return self.rng.choice((None, *names, names[-1])) if pipeline in ("books", "maps") else None
 
     async def raise_(self) -> None:
         if (document_id := self._one()) is not None:
@@ -179,10 +218,10 @@ class Client(Operator):
         return self.rng.choice(known) if known and self.rng.random() < 0.8 else None
 
 
-async def opened(process: Process, book: Book) -> SimApp:
+async def opened(process: Process, book: Book, pipelines: Sequence[Pipeline] = FIRST) -> SimApp:
     """An app, once the store lets it in."""
     while True:
-        app = SimApp(process, book)
+        app = SimApp(process, book, pipelines)
         with suppress(StoreBusy, StoreUnavailable):
             await app.start()
             return app

@@ -7,6 +7,7 @@ FAULTS = (
     "killed", "killed before a commit", "killed after a commit", "killed by its supervisor", "crashed by a document",
     "asked to stop", "gave up", "frozen", "frozen beyond the lease", "clock set forward", "clock set back", "busy",
     "away", "reply lost", "slow", "outage", "connection cut", "wake-up lost", "nursery lost", "dependency down",
+    "migrated", "outdated", "commit of a dead process",
 )  # fmt: skip
 #: What clients and operators do.
 VERBS = (
@@ -14,7 +15,7 @@ VERBS = (
     "act cancel", "act requeue", "act raise", "act pause", "act resume", "act hold", "act release", "answered limit",
     "answered weigh", "cancel refused", "raise refused", "add_once", "add_once again", "add_once refused",
     "requeue_dead", "requeue_dead: dry", "purge", "purge: dry", "priority answered", "answered put_off", "answered see",
-    "answered export", "sweep success",
+    "answered export", "sweep success", "retained",
 )  # fmt: skip
 #: What the engine does.
 DEEDS = (
@@ -26,11 +27,13 @@ DEEDS = (
     "handed over", "event published", "outcome answered", "answer saved", "answer repeated",
     "answer refused", "failed elsewhere", "unanswered", "lent", "chunks superseded", "chunks kept", "connected",
     "follow-up overtaken", "purged", "imported", "requeued by a stuck sweep", "feed followed",
-    "feed: done", "feed: dead", "feed: cancelled", "feed: requeued", "feed: held",
+    "feed: done", "feed: dead", "feed: cancelled", "feed: requeued", "feed: held", "outcome gather", "gathered",
+    "degraded", "repair", "repaired", "feed: degraded", "feed: repaired",
 )  # fmt: skip
 #: How documents end.
 ENDS = (
     "plain done", "parent done", "slow done", "flaky done", "rude done", "late done", "needy done", "shaky done",
-    "failing dead", "broken dead", "poison dead", "hanging dead", "blocking dead", "eternal dead", "plain cancelled",
+    "pale done", "fading done", "gloomy done", "failing dead", "broken dead", "poison dead", "hanging dead",
+    "blocking dead", "eternal dead", "plain cancelled",
 )  # fmt: skip
 HAPPENS = FAULTS + VERBS + DEEDS + ENDS

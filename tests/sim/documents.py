@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.chunk import Chunk, Connection
-from perdure.core.model import Job
+from perdure.core.model import Job, repairs
 from perdure.core.outcome import Failure
 from perdure.engine.context import Context
 from perdure.engine.document import Document
@@ -35,18 +35,22 @@ MODEL = "simulated"
 EFFECT = "INSERT INTO effect (document_id, stage, generation) VALUES ($1, $2, $3)"
 
 
-def _limit(doc: Document) -> str | None:
+def limit_of(doc: Document) -> str | None:
     key: str | None = doc.meta.get("key")
     return key
 
 
-books = Pipeline("books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=_limit, concurrency_until="two")
+books = Pipeline(
+    "books", attempts=ATTEMPTS, lease_s=LEASE_S, concurrency_key=limit_of, concurrency_until="two"
+)
 after = Pipeline("after", attempts=ATTEMPTS, lease_s=LEASE_S)
 notes = Pipeline("notes", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
 scans = Pipeline("scans", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes", postpones_max=POSTPONES_MAX)
 errands = Pipeline("errands", attempts=ATTEMPTS, lease_s=LEASE_S)
 leaflets = Pipeline("leaflets", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
-PIPELINES = (books, after, notes, scans, errands, leaflets)
+cards = Pipeline("cards", attempts=ATTEMPTS, lease_s=LEASE_S, queue="notes")
+#: The pipelines that are the same in both releases, see `releases`.
+ALIKE = (books, after, notes, scans, errands, leaflets, cards)
 
 #: Pipeline → characters of its documents. The last ones of each always end badly.
 CHARACTERS = {
@@ -56,27 +60,31 @@ CHARACTERS = {
         "broken@three", "poison@one", "poison@two", "poison@three",
     ),
     "notes": ("plain", "plain", "plain", "flaky", "late", "shaky", "failing", "broken", "hanging", "blocking"),
-    "scans": ("plain", "plain", "shaky", "poison", "hanging", "eternal"),
+    "scans": ("plain", "plain", "shaky", "poison", "hanging", "eternal", "gloomy"),
     "leaflets": ("broken@tear",),
     "errands": ("plain", "plain", "plain", "flaky@pack", "shaky@unpack", "unwelcome"),
+    "maps": (
+        "plain", "pale@colour", "pale@colour", "fading@colour", "needy@colour", "needy@bind", "flaky@survey",
+        "shaky@survey", "shaky@colour", "late@bind", "broken@bind", "broken@bind", "unwelcome",
+    ),
 }  # fmt: skip
 #: How a document of this character must end: the code it dies of, None for done.
 ENDS = {
     "plain": None, "parent": None, "slow": None, "flaky": None, "rude": None, "late": None, "needy": None,
-    "shaky": None, "failing": "unexpected", "broken": "torn", "poison": "crashed:SIGKILL", "hanging": "stage_timeout",
-    "blocking": "stage_timeout", "eternal": "postpones_exhausted",
-    "unwelcome": "busy",
+    "shaky": None, "gloomy": None, "pale": None, "fading": None, "failing": "unexpected", "broken": "torn",
+    "poison": "crashed:SIGKILL", "hanging": "stage_timeout", "blocking": "stage_timeout",
+    "eternal": "postpones_exhausted", "unwelcome": "busy",
 }  # fmt: skip
 
 
-async def _run(ctx: Context, stage: str) -> int:
+async def run(ctx: Context, stage: str, former: str | None = None) -> int:
     """Take some time, behave as the document's character says, and note the run."""
     ledger, job = ledger_now.get(), job_of(ctx)
     number = ledger.began(job, stage, in_cell.get())
     await asyncio.sleep(ledger.world.rng.choice((0.01, 0.01, 0.1, 0.5, 2.0)))
     character, _, at = ctx.document.name.partition("@")
-    if at in ("", stage):
-        await _act(character, ledger, job, ledger.runs[job.key, stage, job.generation])
+    if at in ("", stage, former):
+        await _act(character, ledger, job, ledger.runs[job.key, former or stage, job.generation])
     return number
 
 
@@ -102,9 +110,6 @@ async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
         case "eternal":
             ledger.postpones(job, 2.0)
             raise RetryLater(delay_s=2.0)
-        case "needy" if ledger.world.dependency_down:
-            ledger.fails(job, 0.0)
-            raise DependencyDown("dep", confirmed=ledger.world.rng.random() < 0.5)
         case "poison" | "shaky" if character == "poison" or runs == 1:
             await _crash(ledger, job)
         case "hanging":
@@ -113,6 +118,25 @@ async def _act(character: str, ledger: Ledger, job: Job, runs: int) -> None:
         case "blocking":
             ledger.fails(job)
             await _block()
+        case _:
+            _do_without(character, ledger, job, runs)
+
+
+def _do_without(character: str, ledger: Ledger, job: Job, runs: int) -> None:
+    """What a stage needs is down, or it says so."""
+    match character:
+        case "needy" if ledger.world.dependency_down:
+            ledger.fails(job, 0.0)
+            raise DependencyDown("dep", confirmed=ledger.world.rng.random() < 0.5)
+        case "gloomy" if runs <= POSTPONES_MAX + 2:
+            ledger.postpones(job, 0.0)
+            raise DependencyDown("dep")
+        case "pale" if not repairs(job.key):
+            ledger.fails(job, 0.0)
+            raise DependencyDown("dep")
+        case "fading" if not repairs(job.key):
+            ledger.fails(job)
+            raise Transient("not today")
 
 
 async def _crash(ledger: Ledger, job: Job) -> None:
@@ -155,16 +179,16 @@ def _effect(doc: Document, ctx: Context, stage: str) -> list[tuple[str, tuple[An
 
 @books.stage
 async def one(doc: Document, ctx: Context) -> int:
-    return await _run(ctx, "one")
+    return await run(ctx, "one")
 
 
 @books.stage
 async def two(doc: Document, one: int, ctx: Context) -> Result[list[int]]:
-    number = await _run(ctx, "two")
+    number = await run(ctx, "two")
     done = []
 
     async def each(item: int) -> int:
-        ledger_now.get().item_ran(job_of(ctx), item)
+        ledger_now.get().item_ran(job_of(ctx), "two", str(item))
         await asyncio.sleep(0.3)
         return number * 10 + item
 
@@ -178,7 +202,7 @@ async def two(doc: Document, one: int, ctx: Context) -> Result[list[int]]:
 
 @books.stage(needs=["dep"])
 async def three(doc: Document, two: list[int], ctx: Context) -> Result[int]:
-    number = await _run(ctx, "three")
+    number = await run(ctx, "three")
     spawn: list[Any] = [after.job(doc)]
     if doc.name == "parent":
         text = f"child of generation {ctx.generation}"
@@ -190,20 +214,24 @@ async def three(doc: Document, two: list[int], ctx: Context) -> Result[int]:
 
 @books.on_done
 async def tell_done(doc: Document, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "tell_done"), sql=_effect(doc, ctx, "tell_done"))
+    return Result(await run(ctx, "tell_done"), sql=_effect(doc, ctx, "tell_done"))
 
 
 @books.on_dead
 async def tell_dead(doc: Document, failure: Failure, ctx: Context) -> Result[int]:
+    return await told_of_death(doc, failure, ctx, "tell_dead")
+
+
+async def told_of_death(doc: Document, failure: Failure, ctx: Context, stage: str) -> Result[int]:
     ledger_now.get().told_of_death(job_of(ctx), failure.code)
-    return Result(await _run(ctx, "tell_dead"), sql=_effect(doc, ctx, "tell_dead"))
+    return Result(await run(ctx, stage), sql=_effect(doc, ctx, stage))
 
 
 @after.stage
 async def follow(doc: Document, ctx: Context) -> Result[int]:
     """Its connections lead from the chunks that were there when it began; their score is the number of the run."""
     found = sorted(ledger_now.get().book.shelf.chunks[doc.id])
-    number = await _run(ctx, "follow")
+    number = await run(ctx, "follow")
     await asyncio.sleep(ledger_now.get().world.rng.choice((0.0, 5.0, 20.0)))
     connections = [Connection(id_, doc.id, id_, float(number), MODEL) for id_ in found]
     return Result(number, sql=_effect(doc, ctx, "follow"), connections=connections)
@@ -211,29 +239,34 @@ async def follow(doc: Document, ctx: Context) -> Result[int]:
 
 @notes.stage(timeout=4.0)
 async def jot(doc: Document, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "jot"), sql=_effect(doc, ctx, "jot"))
+    return Result(await run(ctx, "jot"), sql=_effect(doc, ctx, "jot"))
 
 
 @leaflets.stage
 async def cut(doc: Document, ctx: Context) -> Result[int]:
     """Has chunks although it may die, unlike a book."""
-    number = await _run(ctx, "cut")
+    number = await run(ctx, "cut")
     return Result(number, sql=_effect(doc, ctx, "cut"), chunks=chunks_of(doc.id, ctx.generation))
 
 
 @leaflets.stage
 async def tear(doc: Document, cut: int, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "tear"), sql=_effect(doc, ctx, "tear"))
+    return Result(await run(ctx, "tear"), sql=_effect(doc, ctx, "tear"))
 
 
 @scans.stage(isolate=True, timeout=4.0)
 async def scan(doc: Document, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))
+    return Result(await run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))
+
+
+@cards.stage(needs=["dep"])
+async def stamp(doc: Document, ctx: Context) -> Result[int]:
+    return Result(await run(ctx, "stamp"), sql=_effect(doc, ctx, "stamp"))
 
 
 @errands.stage
 async def pack(doc: Document, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "pack"), sql=_effect(doc, ctx, "pack"))
+    return Result(await run(ctx, "pack"), sql=_effect(doc, ctx, "pack"))
 
 
 errands.remote_stage(
@@ -250,4 +283,4 @@ errands.remote_stage(
 
 @errands.stage
 async def unpack(doc: Document, carry: int, ctx: Context) -> Result[int]:
-    return Result(await _run(ctx, "unpack"), sql=_effect(doc, ctx, "unpack"))
+    return Result(await run(ctx, "unpack"), sql=_effect(doc, ctx, "unpack"))

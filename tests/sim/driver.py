@@ -7,13 +7,15 @@ moment at which its process is killed or frozen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.core.model import Job
 from perdure.errors import StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import Steps
+from perdure.store.dead import Key
 from perdure.store.operations import Save, Settle
 from perdure.store.sql_store import SqlStore
 from perdure.store.sqlite import drive, mapped
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CALM = Faults()
+LATE_S = 0.02  # after its process died a commit arrives
 
 
 class SimDriver:
@@ -64,13 +67,17 @@ class SimDriver:
         if self._struck(faults.frozen):
             world.freeze(self.process, world.rng.choice((1.0, 9.0, 12.0, 20.0)))
         await self._travel()
-        await self._perhaps_killed(faults.killed_before, "killed before a commit")
+        if self._struck(faults.killed_before):
+            if world.network and world.rng.random() < 0.5:
+                world.loop.call_later(LATE_S, self._arrive, steps, context=Context())
+            await self._killed("killed before a commit")
         if self._struck(faults.busy):
             world.happened("busy", self.process.name)
             raise StoreBusy("simulated")
         self._reach()
         answer = self._transact(steps)
-        await self._perhaps_killed(faults.killed_after, "killed after a commit")
+        if self._struck(faults.killed_after):
+            await self._killed("killed after a commit")
         if self._struck(faults.reply_lost):
             world.happened("reply lost", self.process.name)
             raise StoreUnavailable("simulated: the reply was lost")
@@ -113,10 +120,16 @@ class SimDriver:
             self.world.happened("away", self.process.name)
             raise StoreUnavailable("simulated")
 
-    async def _perhaps_killed(self, chance: float, how: str) -> None:
-        if self._struck(chance):
-            self.world.kill(self.process, how)
-            await self.world.forever()
+    async def _killed(self, how: str) -> None:
+        self.world.kill(self.process, how)
+        await self.world.forever()
+
+    def _arrive(self, steps: Callable[[], Steps[T]]) -> None:
+        """What a process had sent when it was killed reaches the server, unless that refuses it."""
+        if not self.world.over and self.world.loop.now_s >= self.world.away_until_s:
+            self.world.happened("commit of a dead process", self.process.name)
+            with suppress(Exception):
+                self._transact(steps)
 
     async def _travel(self) -> None:
         if self.world.over:
@@ -202,6 +215,17 @@ class SimStore(SqlStore):
         if kept and (j.key, j.generation, j.claims) not in self.book.ended:
             self._violated(j, f"claim {j.claims} of {j.key} was answered as ended but is not")
         return kept
+
+    async def purge(
+        self, which: Sequence[Key], states: tuple[str, ...] = ("dead",), generations: Mapping[Key, int] | None = None,
+        act: tuple[str, str] | None = None,
+    ) -> dict[Key, str]:  # fmt: skip
+        """Whoever deletes what it has looked at often stands still in between."""
+        world = self.process.world
+        if not self.process.immune and not world.mended_s and world.rng.random() < 0.3:
+            world.freeze(self.process, 9.0)
+            await asyncio.sleep(0.0)
+        return await super().purge(which, states, generations, act)
 
     def _violated(self, job: Job, text: str) -> None:
         if job.document_id not in self.book.leaving.ever:

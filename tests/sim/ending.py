@@ -6,19 +6,20 @@ import json
 from collections import Counter
 from typing import Any
 
+from perdure.core.model import repairs
 from perdure.operate.audit import Audit
 from perdure.store.counting import miscounted, told
 from perdure.store.sqlite import drive
 from perdure.store.sqlite_dialect import SqliteDialect
 from tests.sim.book import Book
-from tests.sim.documents import ATTEMPTS, ENDS, PIPELINES, POSTPONES_MAX
+from tests.sim.documents import ATTEMPTS, ENDS, POSTPONES_MAX
 from tests.sim.promises import Violation
+from tests.sim.releases import wanting
 from tests.sim.sticking import GIVEN_UP_AFTER
 from tests.sim.tables import DocumentRow
 
 BURIED_WITHIN_S = 15.0
-WITHOUT_EFFECT = ("one", "carry")
-PIPELINE = {pipeline.name: pipeline for pipeline in PIPELINES}
+WITHOUT_EFFECT = ("one", "carry", "engrave")
 
 
 def check_end(book: Book) -> None:
@@ -72,7 +73,9 @@ def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[An
     id_, state, code = document.id, document.state, document.error_code
     which = (f"doc-{id_}", document.generation)
     if code == "postpones_exhausted" and document.pipeline == "scans":
-        postponed = sum(n for row, n in rows.items() if row[:3] == (*which, "later"))
+        postponed = sum(
+            n for row, n in rows.items() if row[:3] == (*which, "later") and row[3] != "dependency_down"
+        )
         if postponed < POSTPONES_MAX:
             raise Violation("reason", f"{id_} died of {postponed} postponements")
         return True
@@ -80,7 +83,7 @@ def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[An
         if book.ledger.faults[which] < GIVEN_UP_AFTER:
             raise Violation("reason", f"{id_} was given up as stuck after {book.ledger.faults[which]} faults")
         return True
-    if document.pipeline == "errands" and code in ("unanswered", "busy"):
+    if document.pipeline in ("errands", "maps") and code in ("unanswered", "busy"):
         # who purges it means what is not published yet, too
         told = id_ in book.leaving.ever or _told(book, *which)
         if book.ledger.faults[which] < GIVEN_UP_AFTER or not told:
@@ -94,15 +97,17 @@ def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[An
 
 def _told(book: Book, key: str, generation: int) -> bool:
     """Whether the event of a death was published, or is about to be."""
-    waiting = _rows(book, "SELECT payload FROM outbox WHERE name = 'CarryFailed'")
+    waiting = _rows(book, "SELECT payload FROM outbox WHERE name IN ('CarryFailed', 'EngraveFailed')")
     said = {(event["job"], event["generation"]) for (payload,) in waiting for event in [json.loads(payload)]}
     return (key, generation) in said | book.post.deaths
 
 
 def _check_done(book: Book, document: DocumentRow) -> None:
     saved = {key[2]: key[3] for key in sorted(book.saved) if key[:2] == (document.id, document.pipeline)}
-    if missing := [stage.name for stage in PIPELINE[document.pipeline].stages if stage.name not in saved]:
+    if missing := wanting(document.pipeline, set(saved)):
         raise Violation("whole", f"{document.id} is done without {missing}")
+    if document.degraded:
+        raise Violation("converges", f"{document.id} is still degraded")
     if document.pipeline != "books":
         return
     names = sorted(
@@ -123,14 +128,20 @@ def _check_done(book: Book, document: DocumentRow) -> None:
 
 def _check_effects(book: Book) -> None:
     """Each save has its effect, and each end its hook and follow-up."""
-    for document_id, _, stage, generation in book.saved:
-        if stage not in WITHOUT_EFFECT and book.effects[document_id, stage, generation] != 1:
-            raise Violation("once", f"{stage} of {document_id} is saved, but its effect did not happen")
+    for document_id, pipeline, stage, generation in book.saved:
+        if stage in WITHOUT_EFFECT or (document_id, pipeline, stage, generation) in book.degraded:
+            continue
+        repaired = repairs(book.makers[document_id, pipeline, stage, generation])
+        name = f"{stage} repaired" if repaired else stage
+        if book.effects[document_id, name, generation] != 1:
+            raise Violation("once", f"{name} of {document_id} is saved, but its effect did not happen")
     cancelled = {target for verb, target, _ in book.acts if verb == "cancel"}
     wanted = [(d, "follow", generation) for d, _, stage, generation in book.saved if stage == "three"]
     for document in book.documents.values():
         if document.pipeline == "books" and document.state in ("done", "dead"):
             wanted.append((document.id, f"tell_{document.state}", document.generation))
+        elif document.pipeline == "maps" and document.state == "dead":
+            wanted.append((document.id, "lost", document.generation))
     for which in wanted:
         if which[0] not in cancelled and book.effects[which] != 1:
             raise Violation("once", f"{which} happened {book.effects[which]} times")

@@ -39,9 +39,10 @@ class Leaving:
         self.ever: set[str] = set()  # that were gone once
         self.now: set[str] = set()  # that this transaction took
         self.purges = 0
-        self._asked: Counter[tuple[str, str]] = (
-            Counter()
-        )  # processes, and the states of documents that they delete
+        #: Processes, and the states of documents that they delete.
+        self._asked: Counter[tuple[str, str]] = Counter()
+        self._retaining_s: dict[str, float] = {}  # processes that keep to an age → since when
+        self._ended_s: dict[str, float] = {}  # documents → when they ended
 
     @contextmanager
     def asked_by(self, process: Process, *states: str) -> Iterator[None]:
@@ -50,6 +51,20 @@ class Leaving:
         self._asked += asked
         yield
         self._asked -= asked
+
+    @contextmanager
+    def retained_by(self, process: Process) -> Iterator[None]:
+        """As `asked_by`, for what ended long before now."""
+        self._retaining_s[process.name] = self.world.loop.now_s
+        try:
+            with self.asked_by(process, "done", "dead", "cancelled"):
+                yield
+        finally:
+            del self._retaining_s[process.name]
+
+    def ended(self, document_id: str) -> None:
+        """A document ended in this transaction."""
+        self._ended_s[document_id] = self.world.loop.now_s
 
     def went(self, changes: dict[int, int], rowids: dict[int, Key], by: Process) -> None:
         """What a transaction deleted."""
@@ -64,6 +79,10 @@ class Leaving:
                 raise Violation(
                     "acknowledged", f"{id_} was deleted by {by.name} while it was {document.state}"
                 )
+            since_s = self._retaining_s.get(by.name)
+            self.book.touched.by("purge" if since_s is None else "retention", id_)
+            if since_s is not None and self._ended_s.get(id_, 0.0) > since_s:
+                raise Violation("acknowledged", f"{id_} was deleted for its age, but it ended only now")
         if not self.now:
             return
         self.ever |= self.now

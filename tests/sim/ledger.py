@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perdure.core.gathered import Gathered
 from perdure.core.model import Job
 from tests.sim.world import Process, World, here
 
 if TYPE_CHECKING:
     from tests.sim.book import Book
 
+#: What a stage was called in an earlier release.
+FORMER = {"tint": "colour"}
+#: Stages that need what may be down.
+NEEDY = ("three", "stamp", "colour", "tint", "bind")
 BACKOFF_S = 2.0  # the pipelines' first wait; each one is twice the one before
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A lease that was given: to whom, and what was saved by then."""
+    """A lease that was given: to whom, and what was saved by then that it takes up."""
 
-    family: Process
+    by: Process
     stages: frozenset[str]
-    items: frozenset[str]
+    items: frozenset[tuple[str, str]]  # stage and key
     suspect: bool
 
 
@@ -41,6 +47,7 @@ class Ledger:
         self.asked: dict[tuple[int, int], float] = {}  # the wait that a run asked for, by job and token
         self.answered: set[int] = set()  # tokens under which a service said that it has done it
         self.refused: set[int] = set()  # or that it could not
+        self._acted: Counter[tuple[str, str, str]] = Counter()
         self._taken: Counter[tuple[str, int]] = Counter()
         self._numbers = 0
         self._once: dict[
@@ -69,8 +76,9 @@ class Ledger:
             self.world.violated("once", f"{key} of {org} was refused, and nobody asked for something else")
 
     def act_answered(self, verb: str, document_id: str, who: str) -> None:
-        """An operator was answered that it was done; in doubt, for an act that it had done before."""
-        if not self.book.acts[verb, document_id, who]:
+        """An operator was answered that it was done: each answer is about an act of its own."""
+        self._acted[verb, document_id, who] += 1
+        if self._acted[verb, document_id, who] > self.book.acts[verb, document_id, who]:
             self.world.violated(
                 "history", f"{verb} of {document_id} by {who} was answered but not written down"
             )
@@ -92,23 +100,42 @@ class Ledger:
         where = f"{job.key}.{stage} claim {job.claims} at {process.name}"
         world.happened("stage in a cell" if alone else "stage", where)
         claim = self.claims.get((job.id, job.token))
-        if claim is None or claim.family is not process.family:
+        if (
+            stage in NEEDY
+            and job.probe is None
+            and process.began_s > self.book.held_since_s.get("dep", math.inf)
+        ):
+            world.violated(
+                "service", f"{where}: what it needs was down before the worker began, and still is"
+            )
+        if alone:
+            self.book.touched.by("isolation", job.document_id)
+        if claim is None or claim.by.family is not process.family:
             world.violated("lease", f"{process.name} runs {job.key} without a lease")
-        elif stage in claim.stages:
+        elif claim.stages & {stage, FORMER.get(stage)}:
             world.violated(
                 "immutable", f"{job.key}.{stage} runs again although it was saved before the claim"
             )
         elif claim.suspect and not alone:
             world.violated("alone", f"{job.key} is suspect and runs among others")
-        self.runs[job.key, stage, job.generation] += 1
+        self.runs[job.key, FORMER.get(stage, stage), job.generation] += 1
         self._numbers += 1
         return self._numbers
 
-    def item_ran(self, job: Job, item: int) -> None:
+    def item_ran(self, job: Job, stage: str, item: str) -> None:
         self.world.happened("item", f"{job.key} {item}")
         claim = self.claims.get((job.id, job.token))
-        if claim is not None and str(item) in claim.items:
+        if claim is not None and claim.items & {(stage, item), (FORMER.get(stage, ""), item)}:
             self.world.violated("immutable", f"item {item} of {job.key} runs again although it was saved")
+
+    def gathered(self, job: Job, found: Gathered) -> None:
+        """A stage was told what became of all that its document spawned."""
+        self.world.happened("gathered", f"{job.key}: {found}")
+        children = [one for one in self.book.documents.values() if one.parent_id == job.document_id]
+        jobs = [self.book.jobs[id_] for id_ in self.book.jobs_of[job.document_id]]
+        spawned = [one for one in jobs if "/labels" in one.key and "repaired" not in one.key]
+        if any(one.state == "open" for one in children) or any(one.ending is None for one in spawned):
+            self.world.violated("whole", f"{job.key} gathers before all that it spawned has ended")
 
     def fails(self, job: Job, wait_s: float | None = None) -> None:
         """The run fails by its own fault: it may be charged, and waits at least so long."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tests.sim.book import Book
     from tests.sim.tables import JobRow, Move
 
+#: Pipeline → the stages that count under a document's key, and the last of them.
+COUNTED = {"books": ("one", "two"), "maps": ("survey", "engrave")}
 CLOSED = ("waiting", "parked", "done", "dead", "cancelled")
 
 
@@ -37,9 +39,13 @@ class Limits:
         for old, new in moved:
             if old is not None and new is not None and old.generation == new.generation:
                 self._kept(old, new)
-            if new is None or new.limit_key is None or not _opened(old, new):
+            if new is None or new.limit_key is None:
                 continue
             key = new.limit_key
+            if self.book.limits.get(key) is not None or self.book.rates.get(key) is not None:
+                self.book.touched.by("limit", new.document_id)
+            if not _opened(old, new):
+                continue
             self._let_in[new.id] = self.book.limits.get(key)
             if (rate := self.book.rates.get(key)) is not None:
                 self.book.world.happened("let in at a rate", new.key)
@@ -50,15 +56,16 @@ class Limits:
                     raise Violation("limit", f"{new.key} was let in although {key} has no credit")
 
     def _kept(self, old: JobRow, new: JobRow) -> None:
-        """The key is let go with the save of the stage `two`, not before, and then at once."""
+        """The key is let go with the save of the last stage that counts, not before, and then at once."""
         if old.limit_key is None:
             return
-        advanced = old.state == new.state == "running" and (old.stage, new.stage) == ("two", "three")
+        counted = COUNTED[new.pipeline]
+        saved = old.state == "running" and (new.state == "running" or old.worker == 0)
         if new.limit_key is None:
             self.book.world.happened("past its limit", new.key)
-            if new.stage != "three":
+            if new.stage in counted:
                 raise Violation("limit", f"{new.key} does not count any more, and is at {new.stage}")
-        elif advanced:
+        elif saved and old.stage == counted[-1] and new.stage not in counted:
             raise Violation("limit", f"{new.key} is past {new.limit_key} and still counts")
 
     def claimed(self, key: str, moved: Sequence[Move]) -> None:

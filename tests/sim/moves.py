@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.sim.documents import PIPELINES
+from perdure.core.model import repairs
 from tests.sim.ledger import Claim
 from tests.sim.promises import Violation
+from tests.sim.releases import FIRST, STAGES
 from tests.sim.tables import HISTORY, JobRow, Key, Move
-from tests.sim.world import Process
+from tests.sim.world import LEASE_S, Process
 
 if TYPE_CHECKING:
     from tests.sim.book import Book
@@ -29,13 +30,11 @@ MOVES = {
 LEADS_TO = {
     "done": {"done"}, "dead": {"dead"}, "cancelled": {"cancelled"}, "retry": {"waiting", "queued", "parked"},
     "answered": {"queued", "parked"}, "later": {"waiting", "queued", "parked"}, "hold": {"waiting", "queued", "parked"},
+    "gather": {"waiting"},
 }  # fmt: skip
-STAGES = {
-    pipeline.name: {stage.name: n for n, stage in enumerate(pipeline.stages)}
-    for each in PIPELINES
-    for pipeline in (each, *each.hooks.values())
-}
-POSTPONES = {each.name: each.postpones_max for each in PIPELINES}
+#: What a sweep found in time it does not find later than this.
+LATE_MS = 5_000
+POSTPONES = {each.name: each.postpones_max for each in FIRST}
 
 
 class Moves:
@@ -49,6 +48,7 @@ class Moves:
         self._tokens: set[tuple[int, int | None]] = set()
         self._not_before_ms: dict[int, int] = {}
         self._holds: dict[tuple[str, int], int] = {}
+        self._renewed_s: dict[int, float] = {}  # leases, by job
 
     def check(self, moved: Sequence[Move], by: Process) -> None:
         """Every change of a job in one transaction of `by`."""
@@ -60,14 +60,28 @@ class Moves:
                 self._entered(old, new)
             else:
                 self._moved(old, new, by)
+            if new is not None:
+                self._touched(new)
+                if new.lease_until_ms is not None and (
+                    old is None or new.lease_until_ms != old.lease_until_ms
+                ):
+                    self._renewed_s[new.id] = self.world.loop.now_s
         self._limits.moved(moved)
         claimed = [(old, new) for old, new in moved if new is not None and _claimed(old, new)]
         for old, new in claimed:
             self._taken(old, new, by, moved)
 
+    def _touched(self, new: JobRow) -> None:
+        self.book.held(new)
+        if new.priority:
+            self.book.touched.by("priority", new.document_id)
+
     def _gone(self, old: JobRow) -> None:
         self.world.happened("job pruned", old.key)
-        if old.state not in ("done", "cancelled") and old.document_id not in self.book.leaving.now:
+        if old.document_id in self.book.leaving.now:
+            return
+        self.book.touched.by("retention", old.document_id)
+        if old.state not in ("done", "cancelled"):
             raise Violation("orphan", f"{old.key} was removed while it was {old.state}")
 
     def _entered(self, old: JobRow | None, new: JobRow) -> None:
@@ -83,10 +97,22 @@ class Moves:
         if old is None and new.generation == 1 and new.key == f"doc-{new.document_id}":
             delay_s = json.loads(document.meta).get("delay_s", 0)
             self._not_before_ms[new.id] = self.book.now_ms + int(delay_s * 1000)
+        if self._not_before_ms[new.id] > self.book.now_ms:
+            self.book.touched.by("run-at", new.document_id)
         if "/" in new.key:
-            self.world.happened("hook" if "/on_" in new.key else "follow-up", new.key)
+            self._spawned(new)
         elif new.generation > 1:
             self.world.happened("generation", new.key)
+            if new.fresh_from is not None:
+                self.book.touched.by("rerun", new.document_id)
+
+    def _spawned(self, new: JobRow) -> None:
+        kind = "repair" if repairs(new.key) else "hook" if "/on_" in new.key else "follow-up"
+        self.world.happened(kind, new.key)
+        if kind == "follow-up":
+            self.book.touched.by("follow-up", new.document_id)
+        elif "/on_dead" in new.key:
+            self.book.touched.by("hook", new.document_id)
 
     def _moved(self, old: JobRow, new: JobRow, by: Process) -> None:
         if old.state in ("queued", "waiting", "parked") and new.state == "dead":
@@ -120,13 +146,16 @@ class Moves:
         stages = STAGES[new.pipeline]
         back = stages.get(new.stage, -1) < stages.get(old.stage, -1)
         # one that was imported stands where it died, and begins anew because what it had saved is gone
-        if back and new.document_id not in self.book.leaving.ever:
+        imported = new.document_id in self.book.leaving.ever
+        renewed = new.stage == "proof" or self.book.touched.has("releases", new.document_id)
+        if back and not imported and not renewed:
             raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
         if new.claims < old.claims:
             raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")
 
     def _handed_over(self, old: JobRow, new: JobRow, by: Process) -> None:
         self.world.happened("handed over", new.key)
+        self.book.touched.by("remote", new.document_id)
         if self.ledger.workers[old.worker or 0].family is not by.family:
             raise Violation("fence", f"{by.name} handed {new.key} over, which is not in its hand")
         if new.lease_until_ms is not None or new.token == old.token:
@@ -155,6 +184,8 @@ class Moves:
             raise Violation("history", f"claim {old.claims} of {old.key} ended without a word")
         outcome, charged, _, code, why = found[0]
         self.book.stuck.ended(old, outcome, code, why)
+        if outcome == "gather" and "/" not in old.key:
+            self.book.touched.by("gathering", old.document_id)
         self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
         self.book.ended.add((old.key, old.generation, old.claims))
         self.book.charged[old.key, old.generation] += charged
@@ -164,6 +195,8 @@ class Moves:
         outcome, _, _, code, why = self._told(old)
         which = (old.key, old.generation)
         self._check_taker(old, by, outcome)
+        if why.endswith("lease expired") and self._renewed_just_now(old, by):
+            raise Violation("lease", f"{by.name} took {old.key}, which was renewed just now")
         if new.state == "running":  # ended and claimed again in one flush
             return
         if new.probe is not None:
@@ -186,7 +219,8 @@ class Moves:
     def _check_taker(self, old: JobRow, by: Process, outcome: str) -> None:
         """A claim is ended by its holder, by an operator, or when the lease is over or the holder is gone."""
         if outcome == "cancelled":
-            cut_off = old.document_id in self.book.refreshed_now
+            requeued = ("requeue", old.document_id) in self.book.acts_now
+            cut_off = old.document_id in self.book.refreshed_now or (requeued and repairs(old.key))
             if ("cancel", old.document_id) not in self.book.acts_now and not cut_off:
                 raise Violation("history", f"{old.key} was cancelled by nobody")
             return
@@ -201,6 +235,18 @@ class Moves:
         if not over and holder.alive and not holder.was_cut:
             raise Violation("lease", f"{by.name} took {old.key} from {holder.name}, which lives and holds it")
 
+    def _renewed_just_now(self, old: JobRow, by: Process) -> bool:
+        """Whether only a clock can say that the lease is over, and a keeper had every chance to know better."""
+        now_s = self.world.loop.now_s
+        late_ms = self.book.now_ms - (old.lease_until_ms or 0)
+        holder = self.ledger.workers.get(old.worker or 0)
+        lives = holder is not None and holder.alive and not holder.was_cut
+        calm = not self.world.faults.away and not self.world.faults.slow and self.world.up_since_s < 0
+        keeper = by.family.name.partition("-")[0] in ("worker", "supervisor")
+        awake_s = now_s - max(by.began_s, by.frozen_until_s, by.family.frozen_until_s)
+        knew = lives and calm and keeper and awake_s > 3
+        return knew and late_ms > LATE_MS and now_s - self._renewed_s[old.id] < LEASE_S / 3
+
     def _check_answered(self, old: JobRow, outcome: str) -> None:
         """What another service had in hand is ended by what it said, or when its lease is over."""
         said = self.ledger.answered if outcome == "answered" else self.ledger.refused
@@ -214,7 +260,7 @@ class Moves:
     def _check_budget(self, new: JobRow, outcome: str) -> None:
         which = (new.key, new.generation)
         charged, ended = self.book.charged[which], new.claims
-        if outcome == "hold":
+        if outcome in ("hold", "gather"):
             self._holds[which] = self._holds.get(which, 0) + 1
         if charged != new.attempts:
             raise Violation("counters", f"{new.key} has {new.attempts} attempts, history has {charged}")
@@ -248,10 +294,34 @@ class Moves:
             raise Violation("service", f"{new.key} was claimed although {new.queue} or {new.lane} is closed")
         if new.limit_key is not None:
             self._limits.claimed(new.limit_key, moved)
-        which = (new.document_id, new.pipeline)
-        stages = frozenset(key[2] for key in book.saved if (*key[:2], key[3]) == (*which, new.generation))
-        items = frozenset(key[4] for key in book.items if (*key[:2], key[3]) == (*which, new.generation))
-        self.ledger.claims[new.id, new.token or 0] = Claim(by.family, stages, items, bool(new.suspect))
+        if by.outdated:
+            raise Violation("service", f"{new.key} was claimed by {by.name}, which the store has outgrown")
+        self._check_siblings(new, by)
+        if new.pipeline == "maps":
+            book.touched.by_release(by.release, new.document_id)
+        if new.pipeline not in by.serves:
+            raise Violation(
+                "service", f"{new.key} was claimed by {by.name}, which does not have {new.pipeline}"
+            )
+        which = (new.document_id, new.pipeline, new.generation)
+        saved = [key for key in book.saved if (*key[:2], key[3]) == which]
+        stages = frozenset(key[2] for key in saved if not book.makes_good(new, key))
+        items = frozenset((key[2], key[4]) for key in book.items if (*key[:2], key[3]) == which)
+        self.ledger.claims[new.id, new.token or 0] = Claim(by, stages, items, bool(new.suspect))
+
+    def _check_siblings(self, new: JobRow, by: Process) -> None:
+        """A worker process begins when all is given back that the one before it had claimed."""
+        world = self.world
+        if by.family is by or world.faults.away or world.up_since_s > 0:
+            return
+        for job in self.book.jobs.values():
+            if job.state != "running" or job.worker != new.worker or job.token == new.token:
+                continue
+            claim = self.ledger.claims[job.id, job.token or 0]
+            if claim.by is not by and not claim.by.alive:
+                raise Violation(
+                    "lease", f"{job.key} is still with {claim.by.name}, and {by.name} claims already"
+                )
 
 
 def _claimed(old: JobRow | None, new: JobRow) -> bool:

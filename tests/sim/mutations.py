@@ -8,11 +8,12 @@ from tests.sim import (
     mutations_leases,
     mutations_life,
     mutations_order,
+    mutations_pairs,
     mutations_remote,
 )
 from tests.sim.planting import BUGS, Bug
 
 __all__ = [
     "BUGS", "Bug", "mutations_dead", "mutations_index", "mutations_leases", "mutations_life", "mutations_order",
-    "mutations_remote",
+    "mutations_pairs", "mutations_remote",
 ]  # fmt: skip

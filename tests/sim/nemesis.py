@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from perdure.store.base import BREAKER
 from tests.sim.book import Book
@@ -13,6 +14,7 @@ from tests.sim.post import Office
 from tests.sim.world import Faults, Process, World
 
 HALF_S = 25.0
+MIGRATED = "INSERT INTO migration SELECT '9999', count(*) + 1, 0 FROM migration"
 
 
 class Nemesis:
@@ -30,7 +32,7 @@ class Nemesis:
         self.blows = {
             self._kill: draw((0.0, 0.1, 0.3)), self._stop: draw((0.0, 0.05, 0.1)), self._freeze: draw((0.0, 0.05)),
             self._skew: draw((0.0, 0.05, 0.1)), self._outage: draw((0.0, 0.0, 0.05)), self._cut: draw((0.0, 0.1)),
-            self._toggle: draw((0.0, 0.1)),
+            self._toggle: draw((0.0, 0.1)), self._migrate: draw((0.0, 0.0, 0.0, 0.0, 0.05)),
         }  # fmt: skip
 
     async def run(self) -> None:
@@ -90,6 +92,14 @@ class Nemesis:
         if self.world.network:
             self.world.cut(self._anybody())
 
+    async def _migrate(self) -> None:
+        """The store needs a newer release from now on: what is started has it, and the operator."""
+        if self.world.migrated_s is None:
+            self.world.happened("migrated")
+            self.world.migrated_s = self.world.loop.now_s
+            self.world.database.execute(MIGRATED)
+            self.app.store.flusher.knows = math.inf
+
     async def _toggle(self) -> None:
         if self.world.dependency_down:
             self.world.dependency_down = False
@@ -123,6 +133,7 @@ class Nemesis:
             self.fleet.workers.append(self.fleet.start())
         # somebody must be left when a document takes down one worker after the other
         world.loop.create_task(self._replacing())
+        await Client(self.hand, self.book).last_acts()
 
     async def _replacing(self) -> None:
         while not self.world.over:

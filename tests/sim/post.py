@@ -135,6 +135,8 @@ class Office:
                     self.world.happened(f"answer {told.partition(':')[0]}", answer["event"]["job"])
                     if answer in self.post.answers:
                         self.post.answers.remove(answer)
+                if app.store.lost is not None:
+                    raise app.store.lost
 
     async def _applied(self, app: SimApp, answer: dict[str, Any]) -> str:
         """What comes too late for a document that is gone is set aside."""

@@ -26,14 +26,16 @@ from tests.sim.clients import ORGS, check_tally
 from tests.sim.documents import ledger_now
 from tests.sim.ending import check_audit, check_end
 from tests.sim.ledger import Ledger
-from tests.sim.loop import BEGINS_S, VirtualLoop
+from tests.sim.loop import BEGINS_S, VirtualLoop, running
 from tests.sim.nemesis import HALF_S, Nemesis
+from tests.sim.pairs import Pair
 from tests.sim.promises import Violation
-from tests.sim.world import Faults, World, here
+from tests.sim.world import Faults, Process, World, here
 
 BOUND_S = 1_500.0  # far beyond lease + sweep + every backoff, in virtual time
 QUIET_S = 200.0  # nothing that anybody waits for takes longer
 MIGRATIONS = migrate.known("sqlite")
+NEWER = migrate.Migration("9999", len(MIGRATIONS) + 1, "")  # which only a newer release has
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Story:
     promise: str | None = None  # the one that was broken
     error: str | None = None
     seen: Counter[str] = field(default_factory=Counter, compare=False)
+    pairs: set[Pair] = field(default_factory=set, compare=False)  # of features that met, see `pairs`
     log: list[str] = field(default_factory=list, repr=False)
 
 
@@ -75,8 +78,9 @@ def _simulate(seed: int, tell: bool) -> Story:
             _end(world)
     seconds = loop.now_s - BEGINS_S
     story = Story(
-        seed, world.seen["document"], len(world.processes), seconds, seen=world.seen, log=world.log or []
-    )
+        seed, world.seen["document"], len(world.processes), seconds, seen=world.seen, pairs=world.touched.pairs(),
+        log=world.log or [],
+    )  # fmt: skip
     return replace(story, promise=violation.promise, error=str(violation)) if violation else story
 
 
@@ -90,6 +94,10 @@ def _determined(world: World) -> Iterator[None]:
     def wall_ms() -> int:
         return int(loop.now_s * 1000) + rng.choice((0, 0, 5_000, -5_000))
 
+    def upgraded() -> bool:
+        process = running.get()
+        return world.migrated_s is not None and isinstance(process, Process) and not process.outdated
+
     async def at_once(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
@@ -100,8 +108,8 @@ def _determined(world: World) -> Iterator[None]:
             (secrets, "randbits", rng.getrandbits),
             (intake, "uuid7", lambda: f"d{next(numbers)}"),
             (Desk, "_who", lambda _, given=None: given or here().name),
-            (migrate, "known", lambda _: MIGRATIONS),
-            (rules, "RESCHEDULE_MS", 20_000),
+            (migrate, "known", lambda _: [*MIGRATIONS, NEWER] if upgraded() else MIGRATIONS),
+            (rules, "RESCHEDULE_MS", 6_000),
             (requeue, "time", time),
             (stuck, "time", time),
             (asyncio, "to_thread", at_once),

@@ -22,6 +22,7 @@ class DocumentRow(NamedTuple):
     generation: int
     error_code: str | None
     error_message: str | None
+    degraded: int
 
     @property
     def identity(self) -> Key:
@@ -56,6 +57,7 @@ class JobRow(NamedTuple):
     probe: str | None
     home: str | None
     requeues: int
+    fresh_from: str | None
 
     @property
     def ending(self) -> str | None:
@@ -67,7 +69,9 @@ Move = tuple[JobRow | None, JobRow | None]
 
 JOB = f"SELECT {', '.join(JobRow._fields)} FROM job WHERE id = ?"
 DOCUMENT = f"SELECT {', '.join(DocumentRow._fields)} FROM document WHERE rowid = ?"
-SAVED = "SELECT document_id, pipeline, stage, generation, output_hash, token FROM saved WHERE rowid = ?"
+SAVED = (
+    "SELECT document_id, pipeline, stage, generation, output_hash, degraded, token FROM saved WHERE rowid = ?"
+)
 ITEM = "SELECT document_id, pipeline, stage, generation, key, inline, token FROM item WHERE rowid = ?"
 EFFECT = "SELECT document_id, stage, generation FROM effect WHERE rowid = ?"
 ACT = "SELECT verb, target, who, reason FROM act WHERE rowid = ?"

@@ -35,7 +35,7 @@ class Telling:
     def check(self, numbers: Iterable[int], turned: Sequence[tuple[DocumentRow, DocumentRow]]) -> None:
         """The entries that a transaction wrote, and the documents that it changed."""
         told = [one for number in sorted(numbers) for one in self._told(number)]
-        happened = [one for old, new in turned for one in _happened(old, new, told)]
+        happened = [*self.book.marked_now, *(one for pair in turned for one in _happened(*pair, told))]
         if sorted(told, key=_document) != sorted(happened, key=_document):
             raise Violation("feed", f"the feed tells {told}, but it was {happened}")
 
@@ -63,8 +63,8 @@ def _ends(document: DocumentRow) -> list[Told]:
     return [(state, document.id, document.generation) for state in ("done", "dead")]
 
 
-def _document(told: Told) -> str:
-    return told[1]
+def _document(told: Told) -> tuple[str, bool]:
+    return told[1], told[0] not in ("degraded", "repaired")
 
 
 class Follower:

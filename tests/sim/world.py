@@ -19,9 +19,10 @@ from typing import Any
 
 import apsw
 
-from perdure.errors import StoreBusy, StoreUnavailable
+from perdure.errors import SchemaNewer, StoreBusy, StoreUnavailable
 from perdure.store.migrate import known
 from tests.sim.loop import BEGINS_S, VirtualLoop, running
+from tests.sim.pairs import Touched
 from tests.sim.promises import Violation
 
 LEASE_S = 6.0
@@ -63,10 +64,12 @@ class World:
     away_until_s: float = 0.0
     up_since_s: float = -1e9
     mended_s: float = 0.0
+    migrated_s: float | None = None  # when the store began to need a newer release
     dependency_down: bool = False
     over: bool = False
     violation: Violation | None = None  # the first one; the engine may swallow what is raised inside it
     seen: Counter[str] = field(default_factory=Counter)
+    touched: Touched = field(default_factory=Touched)
     locks: dict[tuple[str, int], Process] = field(default_factory=dict)
     listeners: list[tuple[Process, Callable[[], None], Context]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
@@ -171,6 +174,8 @@ class Process:
         self.family: Process = parent.family if parent is not None else self
         self.stop: Callable[[], object] = lambda: None  # asks it to end in good order
         self.serves: frozenset[str] = frozenset()  # the pipelines that it has
+        self.release = 0  # of these pipelines
+        self.began_s = world.loop.now_s
         if parent is not None:
             parent.children.append(self)
         world.processes.append(self)
@@ -183,12 +188,20 @@ class Process:
                 self.world.kill(self, "exited", 0)
             except (StoreBusy, StoreUnavailable):
                 self.world.kill(self, "gave up", 1)  # somebody starts another
+            except SchemaNewer:
+                self.world.kill(self, "outdated", 1)
 
         self.tasks.append(self.world.loop.create_task(live(), name=self.name))
 
     def poll(self) -> int | None:
         """Its exit status, None while it lives."""
         return None if self.alive else self.status
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the store needs a newer release than its own, which it has had since it began."""
+        migrated_s = self.world.migrated_s
+        return migrated_s is not None and not self.immune and self.family.began_s < migrated_s
 
     @property
     def idle(self) -> bool:

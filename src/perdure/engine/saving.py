@@ -30,21 +30,28 @@ REPAIR_ATTEMPTS, REPAIR_CAP_MS, REPAIR_DELAY_MS = 10, 3_600_000, 1_000
 
 def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
     """The newest save of each of the pipeline's stages that this generation may take up, under its present name."""
-    fresh = "/" in job.key  # a follow-up runs anew in each generation of its document
+    # a follow-up runs anew in each generation of its document; a repair goes on from what its document took up
+    fresh = "/" in job.key and not repairs(job.key)
     newest: dict[str, SavedStage] = {}
     for save in saves:
+        if save.generation > job.generation:
+            continue  # a follow-up may be the last that is left of its generation
         if save.stage not in newest or save.generation >= newest[save.stage].generation:
             newest[save.stage] = save
     found: dict[str, SavedStage] = {}
     for stage in pipeline.stages:
         begins, only = begins_fresh(job, stage)
-        known = newest.get(stage.name) or newest.get(stage.was or "")
-        if known is not None and known.degraded and (repairs(job.key) or known.generation < job.generation):
-            known = None
+        named = [newest[name] for name in (stage.name, stage.was or "") if name in newest]
+        known = next((save for save in named if not _to_be_repaired(save, job)), None)
         if known is not None and (not (fresh or begins) or known.generation == job.generation):
             found[stage.name] = known
         fresh = fresh or (begins and not only)
     return found
+
+
+def _to_be_repaired(save: SavedStage, job: Job) -> bool:
+    """Whether a fallback made it, and this job is to do without."""
+    return save.degraded and (repairs(job.key) or save.generation < job.generation)
 
 
 def earlier(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:

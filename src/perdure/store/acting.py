@@ -59,14 +59,14 @@ class Acting:
         """The answer; what is still under way and has other content by now is cut off."""
         if found is None:
             return "refused: no such document"
-        state, generation, degraded, _ = found
+        state, generation, to_be_repaired, _ = found
         if op.name is not None:
             yield Query(self.sql.DOCUMENT_NAME, (op.org, op.document_id, op.name))
         if op.dead_only and state != "dead":
             return f"refused: the document is {'in progress again' if state == 'open' else state}, not dead"
         if state == "open" and op.content is None:
             return "refused: the document is still in progress; cancel it first"
-        if state == "open" or degraded:
+        if state == "open" or to_be_repaired:
             # what follows from generations that ended goes on: somebody was promised it
             since = generation if state == "open" else generation + 1
             made_anew = None if op.content is not None else op.job.pipeline

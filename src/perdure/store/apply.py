@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perdure.core.model import Job, State
+from perdure.core.model import Job, State, repairs
 from perdure.core.outcome import Done, Hold
 from perdure.store import entering, feed, handing_out, indexing, locking, once, outbox, rows, stuck
 from perdure.store.acting import Acting
@@ -236,9 +236,19 @@ class Flush(Acting):
         if save.output is None or not (save.output.degraded or save.repairs):
             return
         yield Query(self.sql.DOCUMENT_DEGRADED, (save.job.org, save.job.document_id))
-        word, job = "degraded" if save.output.degraded else "repaired", save.job
+        self._marked("degraded" if save.output.degraded else "repaired", save.job, save.output.stage)
+
+    def repaired(self, job: Job) -> Steps[None]:
+        """A repair has ended well: what fell back under another name, before or after it was renamed, goes."""
+        which = (job.org, job.document_id, job.pipeline, job.generation)
+        if renamed := (yield Query(self.sql.SAVED_REPAIRED, which)):
+            yield Query(self.sql.DOCUMENT_DEGRADED, which[:2])
+        for (stage,) in renamed:
+            self._marked("repaired", job, stage)
+
+    def _marked(self, word: str, job: Job, stage: str) -> None:
         self.tallies[word] += 1
-        about = {"generation": job.generation, "pipeline": job.pipeline, "stage": save.output.stage}
+        about = {"generation": job.generation, "pipeline": job.pipeline, "stage": stage}
         self.told.append(feed.entry(job.org, self.now_ms, word, job.document_id, **about))
 
     def ended(self, settles: Sequence[Settle]) -> Steps[None]:
@@ -253,6 +263,8 @@ class Flush(Acting):
             yield from stuck.counted(sql, others)
         yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
         for op in settles:
+            if isinstance(op.outcome, Done) and repairs(op.job.key):
+                yield from self.repaired(op.job)
             if op.save is not None and not isinstance(op.outcome, Done):
                 yield Query(sql.JOB_ANSWERED, (now_ms, op.job.org, op.job.id, op.save.lease_ms))
             if hook := rows.hook(op):

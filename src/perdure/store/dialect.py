@@ -155,7 +155,11 @@ OPEN_DOCUMENT = (
     "WHERE j.org = document.org AND j.document_id = document.id AND j.finished_ms IS NULL "
     f"AND j.key LIKE '%/{REPAIR}%')"
 )
-LOCK_DOCUMENT = "SELECT d.org, d.id, d.state, d.generation, d.degraded, d.collection FROM document d"
+#: A repair that has made good what fell back may still be at work on what depends on it.
+LOCK_DOCUMENT = (
+    "SELECT d.org, d.id, d.state, d.generation, d.degraded OR EXISTS (SELECT 1 FROM job j WHERE j.org = d.org "
+    f"AND j.document_id = d.id AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%'), d.collection FROM document d"
+)
 FINISH_DOCUMENT = (
     "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
     "error_meta = NULL "
@@ -416,6 +420,11 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND s.generation = document.generation AND s.degraded) WHERE org = $1 AND id = $2"
     )
+    #: What fallbacks gave, once a repair has done without it: under names that its release does not have.
+    SAVED_REPAIRED = (
+        "DELETE FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND generation = $4 AND degraded "
+        "RETURNING stage"
+    )
     DOCUMENT_COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
@@ -622,7 +631,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     MIGRATED: str
     DOCUMENT_ADD: str
     DOCUMENT_SAME: str
-    DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether it is degraded, collection
+    DOCUMENT_LOCK: str  # answers organisation, id, state, generation, whether a repair is due, collection
     DOCUMENT_LOCK_PURGE: str  # the same, for those that are to be deleted
     DOCUMENT_OPEN: str  # answers organisation, id, generation
     DOCUMENT_RESTORE: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from perdure.core.model import Job
+from perdure.core.model import Job, repairs
 from perdure.core.outcome import Dead, Done
 from perdure.errors import StoreBusy
 from perdure.store.base import Query, Row, Steps
@@ -67,6 +67,9 @@ def documents_of(batch: Sequence[Operation]) -> list[tuple[str, str]]:
                 which.add((op.org, op.document_id))
             case Settle(outcome=Done() | Dead()) if "/" not in op.job.key:
                 kinds.add(type(op.outcome))
+                which.add((op.job.org, op.job.document_id))
+            case Settle(outcome=Done()) if repairs(op.job.key):
+                kinds |= {Save}
                 which.add((op.job.org, op.job.document_id))
         save = op.save if isinstance(op, Settle) else op
         if isinstance(save, Save) and save.output is not None and (save.output.degraded or save.repairs):
