@@ -188,7 +188,8 @@ def test_new_content_under_a_known_key_is_not_lost_with_the_server(
     id_ = client.post(DOCUMENTS, json=asked).json()["id"]
     with monkeypatch.context() as broken:
         broken.setattr(server.service.store, "document", None)  # it dies after it has written down the key
-        assert client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers).status_code == 500
+        failed = client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers)
+        assert (failed.status_code, failed.headers["connection"]) == (500, "close")
     for _ in range(2):
         answer = client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers)
         assert answer.json() == {"id": id_, "answer": "refreshed"}

@@ -155,7 +155,9 @@ async def _unexpected(_: Request, error: Exception) -> JSONResponse:
     if _full(error):
         return _no_room()
     log.error("a request failed: %r", error, exc_info=error)
-    return problem(500, "unexpected", "something went wrong here; it is in the server's log")
+    # the server closes the connection after an unexpected error: a client that used it again would be cut off
+    headers = {"Connection": "close"}
+    return problem(500, "unexpected", "something went wrong here; it is in the server's log", headers=headers)
 
 
 def _full(error: BaseException | None) -> bool:
