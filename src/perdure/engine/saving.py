@@ -30,7 +30,7 @@ REPAIR_ATTEMPTS, REPAIR_CAP_MS, REPAIR_DELAY_MS = 10, 3_600_000, 1_000
 
 def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[str, SavedStage]:
     """The newest save of each of the pipeline's stages that this generation may take up, under its present name."""
-    # a follow-up runs anew in each generation of its document; a repair goes on from what its document took up
+    # a follow-up starts again in each generation of its document; a repair goes on from its document's saves
     fresh = "/" in job.key and not repairs(job.key)
     newest: dict[str, SavedStage] = {}
     for save in saves:

@@ -87,7 +87,7 @@ class Sweeper:
         self._ahead_ms = -math.inf  # how far the store's time is ahead of our monotonic clock
         self._jumped_s = -math.inf  # when it was ahead farther than before; the first sweep cannot know
         self._doubts: dict[tuple[int, int, int], float] = {}  # (job, token, end of lease) → since when
-        #: Whether this worker showed a sign of life within so many seconds; a keeper knows, by its monotonic clock.
+        #: Whether this worker showed a sign of life within the given seconds; a keeper knows, by its monotonic clock.
         self.lives: Callable[[int, float], bool] = lambda worker, within_s: False
 
     async def sweep(self, monotonic_s: float) -> Swept:

@@ -30,7 +30,7 @@ of the running ones other services work on, `workers` those that are alive and s
 services have not been told yet. `audit` is what the last looks found: the difference between what was accepted and what
 is there, and problems of the last whole audit; null before the first. `calls` are those of the last 24 hours, `groups`
 the five largest. `fallbacks` counts, since the store was made, how often one stood in for a stage (`degraded`) and how
-often that was made good (`repaired`). `durability` is what the database itself has set for commits: `synchronous` on
+often it was repaired (`repaired`). `durability` is what the database itself has set for commits: `synchronous` on
 SQLite, `synchronous_commit` and `fsync` on PostgreSQL.
 """
 

@@ -67,7 +67,7 @@ class Acting:
         if state == "open" and op.content is None:
             return "refused: the document is still in progress; cancel it first"
         if state == "open" or to_be_repaired:
-            # what follows from generations that ended goes on: somebody was promised it
+            # follow-ups of generations that ended go on: their caller was promised them
             since = generation if state == "open" else generation + 1
             made_anew = None if op.content is not None else op.job.pipeline
             yield from self._cut_off(

@@ -377,7 +377,7 @@ def flush_name(client: int, number: int) -> str:
 
 
 def _by_job(numbered: tuple[int, Save | Settle]) -> tuple[str, str, str]:
-    """Rows are locked in this order, whoever locks them: two flushes cannot wait for each other."""
+    """The order in which every flush locks rows: two flushes cannot wait for each other."""
     return locking.by_document(numbered[1].job)
 
 

@@ -155,7 +155,7 @@ OPEN_DOCUMENT = (
     "WHERE j.org = document.org AND j.document_id = document.id AND j.finished_ms IS NULL "
     f"AND j.key LIKE '%/{REPAIR}%')"
 )
-#: A repair that has made good what fell back may still be at work on what depends on it.
+#: A repair whose own stage is repaired may still run the stages that depend on it.
 LOCK_DOCUMENT = (
     "SELECT d.org, d.id, d.state, d.generation, d.degraded OR EXISTS (SELECT 1 FROM job j WHERE j.org = d.org "
     f"AND j.document_id = d.id AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%'), d.collection FROM document d"

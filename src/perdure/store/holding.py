@@ -226,7 +226,7 @@ def _release(
     sql: Dialect, now_ms: int, counting: Counting, name: str, by: str, reason: str = ""
 ) -> Steps[None]:
     yield Query(sql.DEPENDENCY_RELEASE, (name,))
-    # which waits for jobs that somebody is at, so before any is locked
+    # this waits for locked jobs, so it comes before any is locked here
     presents = yield from _set_lanes(sql, counting, name)
     yield from _recall(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "release", None, name, reason))

@@ -96,7 +96,7 @@ class PostgresDialect(Dialect):
     )
     WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     _DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')} ORDER BY d.org, d.id"
-    #: Whoever adds a follow-up job, or the same document again, need not wait for it.
+    #: An add of a follow-up job, or of the same document, does not wait for it.
     DOCUMENT_LOCK = f"{_DOCUMENT_LOCK} FOR NO KEY UPDATE"
     DOCUMENT_LOCK_PURGE = f"{_DOCUMENT_LOCK} FOR UPDATE"
     DOCUMENT_OPEN = (
@@ -156,7 +156,7 @@ class PostgresDialect(Dialect):
     PARK_LANE = _PARK.format(which="k.lane IN (SELECT * FROM unnest($1::text[]))")
     PARK_QUEUE = _PARK.format(which="k.queue = $1")
     PARK_LACKED = _PARK.format(which=IS_LACKED.format(now="$1"))
-    #: One that somebody is at is left to the next round.
+    #: A locked row is left to the next round.
     PRUNE_JOB = (
         "WITH own AS MATERIALIZED (SELECT k.org, k.id FROM "
         + unnest({"org": "text", "id": "bigint"})

@@ -1,7 +1,7 @@
 """Whose turn it is to write: one process at a time, more or less in the order they asked, through a `flock` on a file.
 
 SQLite's own busy handler starves writers. The holder writes down who it is and, again and again, that it makes
-progress, so that nobody waits for ever for a process that was frozen in the middle of a transaction: a *worker* that
+progress, so that no process waits without end for one that was frozen in the middle of a transaction: a *worker* that
 keeps its turn without progress for too long is ended, its documents are taken up by others. Any other process is only
 named in the error.
 """

@@ -48,7 +48,7 @@ class Blobs(Protocol):
         ...
 
     async def set_mark(self, mark: Mark, over: bool = False) -> Mark:
-        """Mark the place unless somebody has, or `over` that; the mark that it has now."""
+        """Mark the place unless it has a mark other than `over`; return the mark that it has now."""
         ...
 
     async def put(self, data: bytes) -> str:

@@ -76,9 +76,9 @@ async def own(store: SqlStore, blobs: Blobs) -> None:
 
 
 async def take_over(store: SqlStore, blobs: Blobs) -> None:
-    """Mark the place as this store's, whoever's it was before: for the store that goes on after a copy or a restore.
+    """Mark the place as this store's, also if another store owned it: after a copy or a restore.
 
-    SettingInvalid where the content that its rows name is not there.
+    Raises: SettingInvalid if the content that its rows name is missing.
     """
     for digest in await store.some_blobs():
         if not await blobs.exists(digest):
