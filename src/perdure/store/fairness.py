@@ -76,7 +76,8 @@ class FairnessSql:
     FLOW_UNSERVED = "UPDATE flow SET unserved = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
     #: Where another claim has opened it meanwhile, its shift stays.
     FLOW_SERVED = (
-        "UPDATE flow SET unserved = FALSE, shift = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3 AND unserved"
+        "UPDATE flow SET unserved = FALSE, shift = $4 "
+        "WHERE queue = $1 AND pipeline = $2 AND lane = $3 AND unserved"
     )
     FLOW_SHIFT = "UPDATE flow SET shift = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
     JOB_TURN = "UPDATE job SET vt = $3 WHERE org = $1 AND id = $2"
