@@ -16,7 +16,7 @@ from perdure.core.model import Job, Policy
 from perdure.core.token import new_token
 from perdure.store.archive import Archived
 from perdure.store.base import BREAKER, Row
-from perdure.store.operations import HandOver, NewDocument, NewEvent, Settle
+from perdure.store.operations import Claim, HandOver, NewDocument, NewEvent, Settle
 from perdure.store.sql_store import SqlStore
 from tests.pairs.stepping import Side, SteppedDriver, Watch
 from tests.store.making import BOOM, DONE, ORG, QUEUE, START_MS, World, dead, document, retry, save
@@ -26,6 +26,8 @@ EARLIER = "llm"
 LIMIT = "k"
 #: Documents that wait for a dependency, with room under a limit that they got before it went down.
 HELD = ("held", "limited", "probing", "ramping", "lent")
+#: A pipeline that a worker has all the time, and those that no worker had for a while.
+SERVED, UNSERVED = "books", ("films", "songs")
 #: What a run leaves behind; clients, queues and lanes stay.
 _TABLES = (
     "outbox", "saved", "item", "emitted", "attempt", "dead", "job", "document", "connection", "chunk", "indexed",
@@ -133,6 +135,8 @@ class Stepped(World):
         """A document that stands so, and how it came there by the store's own verbs."""
         if state in HELD:
             return await self._held(state, name)
+        if state == "unserved":
+            return await self._unserved(name)
         new = replace(
             document(name, policy=Policy(hooks=("done", "dead") if state in ("running", "expired") else ())),
             dedupe=f"key:{name}",
@@ -162,6 +166,23 @@ class Stepped(World):
         if state == "lent":
             await self.store.lend()
         return Subject(new, state)
+
+    async def _unserved(self, name: str) -> Subject:
+        """It and another one, each in a lane that is down; their pipelines' names sort in the order that their lanes'
+        do not."""
+        lanes, films = (LANE, f"{EARLIER}+{LANE}"), UNSERVED[0]
+        await self.store.declare([QUEUE], lanes)
+        await self.store.hold(LANE, "away", "somebody")
+        new = replace(document(name, lane=lanes[0], pipeline=films), dedupe=f"key:{name}")
+        await self.add(new, document(lane=lanes[1], pipeline=UNSERVED[1]), document(pipeline=films))
+        for _ in range(2):
+            await self.add(*(document(pipeline=SERVED) for _ in range(3)))
+            claim = Claim(self.worker, (QUEUE,), new_token(), 3, pipelines=(SERVED,))
+            for claimed in await self.store.claim(claim):
+                await self.settle(claimed.job, DONE)
+            self.clock.turn(30_000)
+            await self.store.attend()
+        return Subject(new, "unserved")
 
     async def _ramping_before(self) -> None:
         """Another dependency, whose turn to be up again is before."""
