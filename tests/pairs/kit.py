@@ -16,8 +16,10 @@ from perdure.core.model import Job, Policy
 from perdure.core.token import new_token
 from perdure.store.archive import Archived
 from perdure.store.base import BREAKER, Row
+from perdure.store.feed import NAMES, START, Happened
 from perdure.store.operations import Claim, HandOver, NewDocument, NewEvent, Settle
 from perdure.store.sql_store import SqlStore
+from perdure.store.webhooks import Webhook
 from tests.pairs.stepping import Side, SteppedDriver, Watch
 from tests.store.making import BOOM, DONE, ORG, QUEUE, START_MS, World, dead, document, retry, save
 
@@ -31,7 +33,8 @@ SERVED, UNSERVED = "books", ("films", "songs")
 #: What a run leaves behind; clients, queues and lanes stay.
 _TABLES = (
     "outbox", "saved", "item", "emitted", "attempt", "dead", "job", "document", "connection", "chunk", "indexed",
-    "once", "feed", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job", "flow", "queue_time",
+    "once", "feed", "delivery", "webhook", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job",
+    "flow", "queue_time",
 )  # fmt: skip
 _RESET = ";".join(
     [
@@ -196,7 +199,7 @@ class Stepped(World):
             case "done" | "child":
                 await self.store.save(save(job, output=_output()))
                 await self.settle(job, DONE)
-            case "dead" | "exported":
+            case "dead" | "exported" | "told":
                 await self.settle(job, dead())
             case "waiting":
                 await self.settle(job, retry(1_000))
@@ -208,6 +211,15 @@ class Stepped(World):
         if subject.state == "exported":
             (subject.archived,) = await self.store.archived([(ORG, subject.id)])
             await self.store.purge([(ORG, subject.id)])
+        if subject.state == "told":
+            subject.extra["delivery"] = await self._delivery(subject.id)
+
+    async def _delivery(self, id_: str) -> str:
+        """The number of a delivery about the document, which waits to be sent."""
+        webhook = Webhook(f"webhook-{id_}", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0)
+        await self.store.add_webhook(webhook, "ann")
+        await self.store.tell_webhook(webhook, [Happened("1-1", ORG, 0, "document.dead", id_, {})])
+        return (await self.store.deliveries(ORG, webhook.id))[0].id
 
     async def _handed_over(self, job: Job) -> Job:
         token = new_token()

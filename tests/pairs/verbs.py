@@ -280,6 +280,12 @@ async def purged(c: Call, answers: dict[Any, str]) -> Wrong:
     ]
 
 
+async def deliver(c: Call) -> None:
+    for s in c.subjects:
+        if "delivery" in s.extra:
+            await c.store.end_delivery(s.extra["delivery"], "sent", status=200)
+
+
 async def restore(c: Call) -> list[str]:
     return await c.store.restore([s.archived for s in c.subjects if s.archived], "op")
 
@@ -460,6 +466,7 @@ VERBS = {
         Verb("pause", "queued", pause, nothing),
         Verb("resume", "limited", resume, nothing),
         Verb("priority and claim", "limited", reprioritise_and_claim, raised),
+        Verb("deliver", "told", deliver, nothing),
         Verb("serve", "unserved", serve, claimed),
         Verb("attend", "unserved", attend, nothing),
         Verb("retention", "done", retain, nothing),
