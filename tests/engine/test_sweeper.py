@@ -76,7 +76,10 @@ def test_many_leases_are_taken_back_in_batches_without_a_pause(
         app.clock.advance(31)
         swept = sweep(app)
         assert (swept.recovered, swept.more) == (4, True)
-        keeper = Keeper(app.service.store, app.service.events, worker, Slate.private(), app.sweeper)
+        # of another worker: after its first sweep, a keeper leaves its own worker time to renew
+        keeper = Keeper(
+            app.service.store, app.service.events, other_worker(app), Slate.private(), app.sweeper
+        )
         stopping = asyncio.Event()
 
         async def until_over() -> None:

@@ -24,6 +24,7 @@ CASES = [
     (Facts("maybe_done", status_code=503), 5, Action.LOOK),
     (Facts("rescheduled", needs=("openai",)), 6, Action.REQUEUE),
     (Facts("http_429"), 6, Action.REQUEUE),
+    (Facts("blobs_unavailable"), 6, Action.REQUEUE),
     (Facts("bad_gateway", "HTTPStatusError", 502), 6, Action.REQUEUE),
     (Facts("unexpected", "ReadTimeout"), 6, Action.REQUEUE),
     (Facts("postpones_exhausted"), 7, Action.REQUEUE),

@@ -16,8 +16,10 @@ from perdure.core.model import Job, Policy
 from perdure.core.token import new_token
 from perdure.store.archive import Archived
 from perdure.store.base import BREAKER, Row
-from perdure.store.operations import HandOver, NewDocument, NewEvent, Settle
+from perdure.store.feed import NAMES, START, Happened
+from perdure.store.operations import Claim, HandOver, NewDocument, NewEvent, Settle
 from perdure.store.sql_store import SqlStore
+from perdure.store.webhooks import Webhook
 from tests.pairs.stepping import Side, SteppedDriver, Watch
 from tests.store.making import BOOM, DONE, ORG, QUEUE, START_MS, World, dead, document, retry, save
 
@@ -26,10 +28,13 @@ EARLIER = "llm"
 LIMIT = "k"
 #: Documents that wait for a dependency, with room under a limit that they got before it went down.
 HELD = ("held", "limited", "probing", "ramping", "lent")
+#: A pipeline that a worker has all the time, and those that no worker had for a while.
+SERVED, UNSERVED = "books", ("films", "songs")
 #: What a run leaves behind; clients, queues and lanes stay.
 _TABLES = (
     "outbox", "saved", "item", "emitted", "attempt", "dead", "job", "document", "connection", "chunk", "indexed",
-    "once", "feed", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job", "flow", "queue_time",
+    "once", "feed", "delivery", "webhook", "act", "counter", "tally", "turn", "slot", "dependency", "retry_job",
+    "flow", "queue_time",
 )  # fmt: skip
 _RESET = ";".join(
     [
@@ -133,6 +138,8 @@ class Stepped(World):
         """A document that stands so, and how it came there by the store's own verbs."""
         if state in HELD:
             return await self._held(state, name)
+        if state == "unserved":
+            return await self._unserved(name)
         new = replace(
             document(name, policy=Policy(hooks=("done", "dead") if state in ("running", "expired") else ())),
             dedupe=f"key:{name}",
@@ -163,6 +170,23 @@ class Stepped(World):
             await self.store.lend()
         return Subject(new, state)
 
+    async def _unserved(self, name: str) -> Subject:
+        """It and another one, each in a lane that is down; their pipelines' names sort in the order that their lanes'
+        do not."""
+        lanes, films = (LANE, f"{EARLIER}+{LANE}"), UNSERVED[0]
+        await self.store.declare([QUEUE], lanes)
+        await self.store.hold(LANE, "away", "somebody")
+        new = replace(document(name, lane=lanes[0], pipeline=films), dedupe=f"key:{name}")
+        await self.add(new, document(lane=lanes[1], pipeline=UNSERVED[1]), document(pipeline=films))
+        for _ in range(2):
+            await self.add(*(document(pipeline=SERVED) for _ in range(3)))
+            claim = Claim(self.worker, (QUEUE,), new_token(), 3, pipelines=(SERVED,))
+            for claimed in await self.store.claim(claim):
+                await self.settle(claimed.job, DONE)
+            self.clock.turn(30_000)
+            await self.store.attend()
+        return Subject(new, "unserved")
+
     async def _ramping_before(self) -> None:
         """Another dependency, whose turn to be up again is before."""
         await self.store.declare([QUEUE], [EARLIER])
@@ -175,7 +199,7 @@ class Stepped(World):
             case "done" | "child":
                 await self.store.save(save(job, output=_output()))
                 await self.settle(job, DONE)
-            case "dead" | "exported":
+            case "dead" | "exported" | "told":
                 await self.settle(job, dead())
             case "waiting":
                 await self.settle(job, retry(1_000))
@@ -187,6 +211,15 @@ class Stepped(World):
         if subject.state == "exported":
             (subject.archived,) = await self.store.archived([(ORG, subject.id)])
             await self.store.purge([(ORG, subject.id)])
+        if subject.state == "told":
+            subject.extra["delivery"] = await self._delivery(subject.id)
+
+    async def _delivery(self, id_: str) -> str:
+        """The number of a delivery about the document, which waits to be sent."""
+        webhook = Webhook(f"webhook-{id_}", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0)
+        await self.store.add_webhook(webhook, "ann")
+        await self.store.tell_webhook(webhook, [Happened("1-1", ORG, 0, "document.dead", id_, {})])
+        return (await self.store.deliveries(ORG, webhook.id))[0].id
 
     async def _handed_over(self, job: Job) -> Job:
         token = new_token()

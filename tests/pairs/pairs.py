@@ -55,7 +55,7 @@ async def prepared(world: Stepped, states: Sequence[str]) -> list[Subject]:
     """Those that wait to be claimed last: whoever is prepared is claimed."""
     await world.reset()
     subjects: dict[int, Subject] = {}
-    for n in sorted(range(len(states)), key=lambda n: (states[n] in ("queued", *HELD), n)):
+    for n in sorted(range(len(states)), key=lambda n: (states[n] in ("queued", "unserved", *HELD), n)):
         subjects[n] = await world.subject(states[n], f"{states[n]}{n}")
     return [subjects[n] for n in range(len(states))]
 

@@ -48,14 +48,18 @@ _ORPHANED = (
     "SELECT document_id FROM {table} t WHERE {real} NOT EXISTS "
     "(SELECT 1 FROM document d WHERE d.org = t.org AND d.id = t.document_id)"
 )
-_REAL = {"indexed": "t.expected > 0 AND", "outbox": "t.token IS NOT NULL AND"}
+_REAL = {
+    "indexed": "t.expected > 0 AND",
+    "outbox": "t.token IS NOT NULL AND",
+    "delivery": "t.state = 'sent' AND",
+}
 _ALL = " UNION ALL ".join(
     [
         *(f"SELECT '{name.replace(chr(39), '')}', x.* FROM ({sql}) x(id)" for name, sql in _NEVER.items()),
         *(
             f"SELECT 'a row of {table} without its document', x.* FROM "
             f"({_ORPHANED.format(table=table, real=_REAL.get(table, ''))}) x(id)"
-            for table in OWNED
+            for table in (*OWNED, "delivery")
         ),
     ]
 )

@@ -26,6 +26,8 @@ SHORT = [
     ("done", "cancel", 1),
     ("save degraded", "cancel", 0),
     ("refresh", "purge", 0),
+    ("deliver", "purge", 0),
+    pytest.param("serve", "release", 0, marks=pytest.mark.full),
     pytest.param("lend", "priority and claim", 0, marks=pytest.mark.full),
 ]
 

@@ -33,7 +33,7 @@ from perdure.store.operations import (
     Settle,
 )
 from perdure.store.sql_store import SqlStore
-from tests.pairs.kit import LANE, LIMIT, Stepped, Subject, handing, taken_back
+from tests.pairs.kit import LANE, LIMIT, SERVED, UNSERVED, Stepped, Subject, handing, taken_back
 from tests.store.making import DONE, ORG, QUEUE, dead, document, hold, later, output, retry, save
 
 #: What is wrong with an answer; nothing if it is true.
@@ -108,6 +108,11 @@ async def added(c: Call, answers: Sequence[Added]) -> Wrong:
 
 async def claim(c: Call) -> list[Any]:
     return await c.store.claim(Claim(c.world.worker, (QUEUE,), new_token(), 3, 3))
+
+
+async def serve(c: Call) -> list[Any]:
+    """A claim of a worker that has all pipelines."""
+    return await c.store.claim(Claim(c.world.worker, (QUEUE,), new_token(), 3, pipelines=(SERVED, *UNSERVED)))
 
 
 async def claimed(c: Call, answers: list[Any]) -> Wrong:
@@ -275,6 +280,12 @@ async def purged(c: Call, answers: dict[Any, str]) -> Wrong:
     ]
 
 
+async def deliver(c: Call) -> None:
+    for s in c.subjects:
+        if "delivery" in s.extra:
+            await c.store.end_delivery(s.extra["delivery"], "sent", status=200)
+
+
 async def restore(c: Call) -> list[str]:
     return await c.store.restore([s.archived for s in c.subjects if s.archived], "op")
 
@@ -298,6 +309,10 @@ async def release_lane(c: Call) -> None:
 
 async def lend(c: Call) -> int:
     return await c.store.lend()
+
+
+async def attend(c: Call) -> None:
+    await c.store.attend()
 
 
 async def failed_probe(c: Call) -> None:
@@ -451,6 +466,9 @@ VERBS = {
         Verb("pause", "queued", pause, nothing),
         Verb("resume", "limited", resume, nothing),
         Verb("priority and claim", "limited", reprioritise_and_claim, raised),
+        Verb("deliver", "told", deliver, nothing),
+        Verb("serve", "unserved", serve, claimed),
+        Verb("attend", "unserved", attend, nothing),
         Verb("retention", "done", retain, nothing),
         Verb("prune", "done", prune, nothing),
         Verb("refresh", "done", refresh, refreshed),

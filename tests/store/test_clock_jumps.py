@@ -89,3 +89,29 @@ async def test_a_jump_that_no_sweep_notices_is_smaller_than_a_renewal(world: Wor
         world.clock.turn(JUMP_MS)
         assert await watched.taken(1, job) == 0
         await world.store.beat(Beat(world.worker, ((job.id, job.token or 0),)))
+
+
+@pytest.mark.parametrize("frozen_s", [8, 24, 40])
+async def test_a_jump_after_a_sweep_that_was_frozen_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch, frozen_s: int
+) -> None:
+    """The store's time is read after the look: a sweeper that was frozen in between saw a jump that was none."""
+    watched, job = await begun(world)
+    assert await watched.taken(40, job) == 0
+    look = world.store.expired
+
+    async def frozen(limit: int, bad: list[tuple[int, Exception]] | None = None) -> list[Job]:
+        found = await look(limit, bad)
+        for _ in range(frozen_s // 8):
+            world.clock.turn(8_000)
+            await world.store.beat(Beat(world.worker, ((job.id, job.token or 0),)))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "expired", frozen)
+        assert await watched.taken(1) == 0
+    watched.monotonic_s += frozen_s
+
+    world.clock.turn(LEASE_MS + 1_000)
+
+    assert await watched.taken(40, job) == 0

@@ -357,3 +357,16 @@ async def test_answers_that_are_on_their_way_are_given_when_their_task_is_cancel
         await other.close()
 
     assert [answer[0].answer for answer in answers] == ["added"] * 200
+
+
+async def test_all_answers_are_given_when_the_flusher_is_closed(world: World) -> None:
+    other = await world.another()
+    asked = [asyncio.create_task(other.add([document()])) for _ in range(500)]
+    while len(other.flusher._pending) < len(asked):
+        await asyncio.sleep(0)
+    futures = [pending.future for pending in other.flusher._pending]
+
+    await other.flusher.close()
+
+    assert all(future.done() for future in futures)
+    assert [answer[0].answer for answer in await asyncio.gather(*asked)] == ["added"] * 500

@@ -166,3 +166,37 @@ async def test_a_pipeline_that_is_unserved_while_its_lane_is_down_is_open_after_
     await world.add(*(document(org="new", pipeline="books") for _ in range(10)))
 
     assert (await orgs_in_turn(world, 25, "books", "films")).count("new") == 10
+
+
+async def test_a_job_of_a_pipeline_that_only_a_busy_worker_has_is_not_passed_over(world: World) -> None:
+    """The worker asks for one job a minute. Others, without the pipeline, take documents of a higher priority."""
+    await world.add(document(org="rare", pipeline="films"))
+    for n in range(30):
+        await world.add(*(document(org=f"{n}", pipeline="books", priority=5) for _ in range(3)))
+    orgs = []
+    for _ in range(3):
+        for _ in range(2):
+            assert len(await claimed(world, "books", limit=5)) > 0
+            world.clock.turn(30_000)
+            await world.store.attend()
+        orgs += await orgs_in_turn(world, 1, "books", "films")
+
+    assert "rare" in orgs
+
+
+async def test_a_limit_lets_jobs_into_a_flow_that_is_closed_by_its_own_time(world: World) -> None:
+    """After the clock was set back, nobody knows that the workers lack the pipeline; its flow is closed still."""
+    await world.store.limit("host", 1, None)
+    await unserved_while_others_work(world, 10)
+    assert len(await orgs_in_turn(world, 10, "films")) == 10
+    await world.add(document(org="limited", pipeline="films", limit_key="host"))
+    await world.add(*(document(org="busy", pipeline="books") for _ in range(100)))
+    for _ in range(3):
+        await claimed(world, "books", limit=20)
+        world.clock.turn(30_000)
+        await world.store.attend()
+        await world.store.refill()
+    world.clock.turn(-60_000)
+    await world.store.refill()
+
+    assert "limited" in await orgs_in_turn(world, 5, "books", "films")

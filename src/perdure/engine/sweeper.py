@@ -5,7 +5,6 @@ One leader at a time: whoever holds the leader's lock; when it dies the lock is 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ SERVER_YOUNG_S = 10.0
 #: A lease that ended longer ago than this and was not taken back yet: the worker lives on, or a clock is wrong.
 LATE_MS = 5_000
 RENEWAL_S_MAX = 20.0
-#: The store's time went ahead of our monotonic clock by more than that since the last sweep: its clock was set.
+#: The store's time went ahead of our monotonic clock by more than that: its clock was set.
 JUMP_MS = 2_000
 DAY_MS = 86_400_000
 
@@ -84,8 +83,10 @@ class Sweeper:
         self.stuck = StuckSweep(store, events, stuck)
         self._pruned_s = self._looked_s = -1e9
         self._now_s = 0.0
-        self._ahead_ms = -math.inf  # how far the store's time is ahead of our monotonic clock
-        self._jumped_s = -math.inf  # when it was ahead farther than before; the first sweep cannot know
+        #: Our monotonic time, and how far the store's time was ahead of it then, of the last RENEWAL_S_MAX.
+        self._ahead: list[tuple[float, float]] = []
+        self._watched_s = 0.0  # since when it was compared without a gap
+        self._jumped = True
         self._doubts: dict[tuple[int, int, int], float] = {}  # (job, token, end of lease) → since when
         #: Whether this worker showed a sign of life within the given seconds; a keeper knows, by its monotonic clock.
         self.lives: Callable[[int, float], bool] = lambda worker, within_s: False
@@ -125,9 +126,8 @@ class Sweeper:
         bad: list[tuple[int, Exception]] = []
         expired = await self.store.expired(RECOVER_BATCH, bad)
         swept.problems += [(f"recover: job {id_}", error) for id_, error in bad]
-        self._compare_clocks(
-            await self.store.now_ms()
-        )  # after the look, so that no jump is before it and unseen
+        # after the look, so that no jump is before it and unseen
+        self._compare_clocks(await self.store.now_ms())
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return 0  # right after a restart the workers themselves are only coming back
         expired = await self._lost(expired)
@@ -143,10 +143,15 @@ class Sweeper:
         return await recover(self.store, self.events, results, "lease expired", expired_only=True)
 
     def _compare_clocks(self, now_ms: int) -> None:
-        ahead_ms = now_ms - self._now_s * 1000
-        if ahead_ms - self._ahead_ms > JUMP_MS:
-            self._jumped_s = self._now_s
-        self._ahead_ms = ahead_ms
+        """Notice that the store's clock was set ahead within RENEWAL_S_MAX, or that we cannot know. A look that took
+        long makes the store's time seem ahead; the smallest difference shows a jump that comes after it."""
+        recent = [one for one in self._ahead if self._now_s - one[0] < RENEWAL_S_MAX]
+        if not recent:
+            self._watched_s = self._now_s
+        self._ahead = [*recent, (self._now_s, now_ms - self._now_s * 1000)]
+        least_ms = min(ahead_ms for _, ahead_ms in self._ahead)
+        unwatched = self._now_s - self._watched_s < RENEWAL_S_MAX
+        self._jumped = unwatched or self._ahead[-1][1] - least_ms > JUMP_MS
 
     async def _lost(self, expired: list[Job]) -> list[Job]:
         """Those whose worker does not renew them; where a clock is wrong, leases end that are renewed all the time."""
@@ -157,12 +162,10 @@ class Sweeper:
         since = await self.store.expired_since(RECOVER_BATCH)
         doubts: dict[tuple[int, int, int], float] = {}
         kept: set[tuple[int, int]] = set()
-        jumped = self._now_s - self._jumped_s < RENEWAL_S_MAX
         for job in living:
             ended_ms, late_ms = since.get((job.id, job.token), (0, 0))
-            if (
-                jumped or late_ms > LATE_MS
-            ):  # we sweep every second, so a lease that ends is found sooner than that
+            # we sweep every second, so a lease that ends is found sooner than that
+            if self._jumped or late_ms > LATE_MS:
                 doubt = (job.id, job.token, ended_ms)
                 doubts[doubt] = self._doubts.get(doubt, self._now_s)
                 if self._now_s - doubts[doubt] < _renewal_s(job):

@@ -67,7 +67,7 @@ LIMITS = frozenset({
 PASSING = frozenset({
     "transient", "rescheduled", "retry_later", "rate_limited", "dependency_down", "dns_failed", "connection_failed",
     "fetch_timeout", "response_broken", "unanswered", "remote_failed", "sql_busy", "store_busy", "store_unavailable",
-    "ocr_failed", "answer_invalid",
+    "blobs_unavailable", "ocr_failed", "answer_invalid",
 })  # fmt: skip
 PUT_OFF = frozenset({"postpones_exhausted", "age_exceeded"})
 WORKERS = frozenset({"worker_lost", "worker_stopped", "nursery_lost", "crashed:SIGTERM", "crashed:SIGKILL"})

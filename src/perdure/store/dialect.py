@@ -644,6 +644,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     JOB_REQUEUE: str
     ATTEMPT_ADD: str
     DEAD_ADD: str
+    KEY_SHARE = ""  # at the end of a SELECT: waits for a transaction that deletes the row
     WHICH: str  # organisation and {id} of table {t} are one of the rows
     SAVED_ADD: str
     ITEM_ADD: str

@@ -74,6 +74,11 @@ class FairnessSql:
         "WHERE f.unserved"
     )
     FLOW_UNSERVED = "UPDATE flow SET unserved = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
+    #: Where another claim has opened it meanwhile, its shift stays.
+    FLOW_SERVED = (
+        "UPDATE flow SET unserved = FALSE, shift = $4 "
+        "WHERE queue = $1 AND pipeline = $2 AND lane = $3 AND unserved"
+    )
     FLOW_SHIFT = "UPDATE flow SET shift = $4 WHERE queue = $1 AND pipeline = $2 AND lane = $3"
     JOB_TURN = "UPDATE job SET vt = $3 WHERE org = $1 AND id = $2"
     QUEUE_TIME = (
@@ -106,6 +111,12 @@ class Time:
     def own(self, turn: float) -> float:
         """A turn that is not before `earliest`, as the flow's jobs keep it."""
         return turn if self.closed else turn - self.shift
+
+    def opened(self, before: float = 0.0) -> float:
+        """The shift with which a closed flow opens: its first job is not earlier than `before` the present."""
+        if self.head is None or self.head + self.shift >= self.present:
+            return self.shift
+        return self.present - before - self.head
 
 
 #: Of a flow that was never declared: a sweep finds its jobs.
@@ -159,7 +170,7 @@ def from_present(sql: Dialect, wanted: Sequence[tuple[Flow, str]]) -> Steps[list
     turns = []
     for flow, org in wanted:
         time = known.get(flow, BEGINNING)
-        turns.append(time.own(time.present + used[flow[0], org]))
+        turns.append(time.own(time.earliest + used[flow[0], org]))
         used[flow[0], org] += 1
     return turns
 
@@ -168,16 +179,11 @@ def open_flows(sql: Dialect, lane: str) -> Steps[dict[str, float]]:
     """Move the time of the flows of a lane that is about to open, so that none of its jobs has a turn before the
     present. The presents of their queues, which are to be written down (QUEUE_TIME) before the transaction ends."""
     flows = [(queue, pipeline, of) for queue, pipeline, of, *_ in (yield Query(sql.FLOWS)) if of == lane]
-    return (yield from to_present(sql, flows))
-
-
-def to_present(sql: Dialect, flows: Sequence[Flow]) -> Steps[dict[str, float]]:
-    """The same for flows that are closed yet."""
     presents: dict[str, float] = {}
     for flow, time in sorted((yield from times(sql, flows)).items()):
         presents[flow[0]] = time.present
-        if time.head is not None and time.head + time.shift < time.present:
-            yield Query(sql.FLOW_SHIFT, (*flow, time.present - time.head))
+        if (shift := time.opened()) != time.shift:
+            yield Query(sql.FLOW_SHIFT, (*flow, shift))
     return presents
 
 

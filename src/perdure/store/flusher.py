@@ -107,7 +107,9 @@ class Flusher:
         self._close_by_s = asyncio.get_running_loop().time() + CLOSE_S
         self._arrived.set()
         if self._task is not None:
-            await asyncio.wait({self._task, *self._answering})
+            await asyncio.wait({self._task})
+            if self._answering:  # those of the last flush too
+                await asyncio.wait(self._answering)
             self._task = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -12,12 +12,17 @@ from typing import Any
 from perdure.store import rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
-from perdure.store.fairness import TIME_WRITTEN_MS, to_present
+from perdure.store.fairness import TIME_WRITTEN_MS, times
 from perdure.store.lacking import LACKING, SEEN_MS
 from perdure.store.operations import Claim
 
 #: When a client last wrote down how far a queue's turns were handed out, or that it serves a pipeline of a queue.
 Written = dict[Any, int]
+
+
+#: How far the first job of a flow that opens is before the jobs at the present. Else those of a higher priority come
+#: before it each time a worker with its pipeline, which is busy for minutes in between, asks for one job.
+BEFORE = 0.001
 
 
 def close_flows(sql: Dialect, now_ms: int) -> Steps[None]:
@@ -26,7 +31,7 @@ def close_flows(sql: Dialect, now_ms: int) -> Steps[None]:
     if not lacking:
         return
     closed = {row[:3] for row in (yield Query(sql.FLOWS_UNSERVED))}
-    for flow in sorted({row[:3] for row in (yield Query(sql.FLOWS))} - closed):
+    for flow in sorted({row[:3] for row in (yield Query(sql.FLOWS))} - closed, key=_by_lane):
         if flow[:2] in lacking:
             yield Query(sql.FLOW_UNSERVED, (*flow, True))
 
@@ -34,16 +39,27 @@ def close_flows(sql: Dialect, now_ms: int) -> Steps[None]:
 def open_flows(
     sql: Dialect, claims: Sequence[Claim], now_ms: int, written: Written
 ) -> Steps[dict[str, float]]:
-    """Bring flows to the present that were unserved until these claims, before they take from them. The presents of
-    their queues, which are to be written down."""
+    """Open flows whose pipelines these claims serve again, and move their first jobs to the present. Return the
+    presents of their queues, which are to be written down."""
     pairs = set(_late(claims, now_ms, written))
     if not pairs:
         return {}
-    unserved = sorted(row for row in (yield Query(sql.FLOWS_UNSERVED)) if (row[0], row[1]) in pairs)
-    presents = yield from to_present(sql, [flow[:3] for flow in unserved if not flow[3]])
-    for *flow, _ in unserved:
-        yield Query(sql.FLOW_UNSERVED, (*flow, False))
+    unserved = [row for row in (yield Query(sql.FLOWS_UNSERVED)) if (row[0], row[1]) in pairs]
+    known = (yield from times(sql, [row[:3] for row in unserved])) if unserved else {}
+    presents: dict[str, float] = {}
+    for queue, pipeline, lane, down in sorted(unserved, key=_by_lane):
+        flow = (queue, pipeline, lane)
+        if down:  # its time is moved when its lane opens
+            yield Query(sql.FLOW_UNSERVED, (*flow, False))
+        else:
+            presents[queue] = known[flow].present
+            yield Query(sql.FLOW_SERVED, (*flow, known[flow].opened(BEFORE)))
     return presents
+
+
+def _by_lane(flow: Row) -> Row:
+    """The order in which flows are locked: that of a release, which opens one lane after the other."""
+    return flow[2], flow[0], flow[1]
 
 
 def note(

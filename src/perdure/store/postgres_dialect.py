@@ -94,6 +94,7 @@ class PostgresDialect(Dialect):
         "FROM document b WHERE b.org = r.org AND b.pipeline = r.pipeline AND b.dedupe = r.dedupe) w "
         "JOIN document d ON d.org = r.org AND d.id = w.id ORDER BY d.org, d.id FOR KEY SHARE OF d"
     )
+    KEY_SHARE = " FOR KEY SHARE"
     WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     _DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')} ORDER BY d.org, d.id"
     #: An add of a follow-up job, or of the same document, does not wait for it.

@@ -18,7 +18,7 @@ from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable
 from perdure.store import entering, exchange, holding, migrate, rows
 from perdure.store.archive import Archive
 from perdure.store.auditing import Auditing
-from perdure.store.base import DataRefused, Driver, Query, Row, Steps
+from perdure.store.base import BREAKER, DataRefused, Driver, Query, Row, Steps
 from perdure.store.counting import Counting, counted, folded
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
@@ -378,7 +378,8 @@ class SqlStore(
 
     async def lend(self) -> int:
         now_ms, lent = self.clock.now_ms(), 0
-        for name in sorted(row[0] for row in await self._rows(self.sql.DEPENDENCIES_HELD)):
+        held = await self._rows(self.sql.DEPENDENCIES_HELD)
+        for name in (name for name, _, held_by, *_ in held if held_by == BREAKER):
             number, up = await self._count(partial(holding.lend, self.sql, now_ms, name=name))
             if up:
                 await self._count(partial(holding.ramped, self.sql, now_ms, name=name))

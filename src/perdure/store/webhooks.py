@@ -54,10 +54,10 @@ END = (
     "UPDATE delivery SET state = $2, tries = tries + 1, due_ms = $3, ended_ms = $4, status_code = $5, error = $6 "
     "WHERE id = $1 AND state = 'waiting'"
 )
-#: It told of a document that was purged meanwhile.
+#: Its document was purged meanwhile. A purge that has not ended is waited for: it leaves deliveries that wait.
 DROP_ORPHAN = (
     "DELETE FROM delivery WHERE id = $1 AND state = 'sent' AND NOT EXISTS (SELECT 1 FROM document d "
-    "WHERE d.org = delivery.org AND d.id = delivery.document_id)"
+    "WHERE d.org = delivery.org AND d.id = delivery.document_id{lock})"
 )
 AGAIN = (
     "UPDATE delivery SET state = 'waiting', tries = 0, due_ms = $3, ended_ms = NULL WHERE org = $1 "
@@ -209,7 +209,7 @@ class Webhooks:
             said = cleaned(error) if error is not None else None
             yield Query(END, (id_, state, now + delay_ms, ended, status, said))
             if state == "sent":
-                yield Query(DROP_ORPHAN, (id_,))
+                yield Query(DROP_ORPHAN.format(lock=self.sql.KEY_SHARE), (id_,))
             if delay_ms:
                 yield Query(DEFER, (id_, now + delay_ms))
 

@@ -19,7 +19,7 @@ _log = logging.getLogger("perdure.blobs")
 
 
 class CheckedBlobs:
-    """See the module. What is only read is named by its hash, so it needs no owner."""
+    """See the module. Reads need no owner: a blob is named by its hash."""
 
     def __init__(self, store: SqlStore, blobs: Blobs) -> None:
         self._store, self._blobs = store, blobs
@@ -30,13 +30,13 @@ class CheckedBlobs:
         return getattr(self._blobs, name)
 
     async def check(self) -> None:
-        """Make sure that the place is ours, once: SettingInvalid, StoreUnavailable."""
+        """Make sure, once, that the place is ours. Raises: SettingInvalid, StoreUnavailable."""
         if not self._checked:
             await own(self._store, self._blobs)
             self._checked = True
 
     async def check_if_reachable(self) -> None:
-        """The same, unless the place cannot be reached: then before the first write. SettingInvalid."""
+        """Check the owner now, or before the first write if the place is unreachable. Raises: SettingInvalid."""
         try:
             await self.check()
         except StoreUnavailable as error:
