@@ -148,6 +148,9 @@ def _assert_done_once(fleet: Fleet, by: WorkerProcess | None) -> None:
     last = fleet.starts("one")[-1]
     assert by is None or last.worker == by.number
     assert [effect for effect in fleet.effects() if effect[0] == "one"] == [("one", "linger", last.run)]
-    history = [(a.outcome, a.charged, a.error_code) for a in fleet.attempts("one")]
-    assert history == [("later", False, "worker_lost"), ("done", True, None)]
+    *lost, last_attempt = [(a.outcome, a.charged, a.error_code) for a in fleet.attempts("one")]
+    assert last_attempt == ("done", True, None)
+    assert set(lost) == {
+        ("later", False, "worker_lost")
+    }  # more than one if the machine is too busy for the lease
     assert sorted(effect[0] for effect in fleet.effects()) == sorted(fleet.ids)
