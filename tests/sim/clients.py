@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +43,7 @@ class Client(Operator):
     """One client's session: it ends with its process, or when told."""
 
     leaving = False
+    verbs: Mapping[str, int] = VERBS
 
     async def run(self) -> None:
         self.app = await opened(self.process, self.book, self.rng.choice(RELEASES))
@@ -51,7 +52,7 @@ class Client(Operator):
             await asyncio.sleep(self.rng.random() * 2)
             if self.leaving:
                 return
-            (verb,) = self.rng.choices(tuple(VERBS), tuple(VERBS.values()))
+            (verb,) = self.rng.choices(tuple(self.verbs), tuple(self.verbs.values()))
             if verb in ("requeue_dead", "purge") and not self._dead():
                 verb = "doomed"
             with suppress(PerdureError):

@@ -216,6 +216,11 @@ class SimStore(SqlStore):
             self._violated(j, f"claim {j.claims} of {j.key} was answered as ended but is not")
         return kept
 
+    async def down(self) -> frozenset[str]:
+        if self.process.world.looks_late:
+            await asyncio.sleep(1.0)
+        return await super().down()
+
     async def purge(
         self, which: Sequence[Key], states: tuple[str, ...] = ("dead",), generations: Mapping[Key, int] | None = None,
         act: tuple[str, str] | None = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from perdure.operate.retention import Limits
 from tests.sim.promises import Violation
 from tests.sim.tables import DocumentRow, Key
 
@@ -41,8 +42,8 @@ class Leaving:
         self.purges = 0
         #: Processes, and the states of documents that they delete.
         self._asked: Counter[tuple[str, str]] = Counter()
-        self._retaining_s: dict[str, float] = {}  # processes that keep to an age → since when
-        self._ended_s: dict[str, float] = {}  # documents → when they ended
+        self._retaining: dict[str, Limits] = {}  # processes that keep to an age → to which
+        self._ended_ms: dict[str, int] = {}  # documents → when they ended
 
     @contextmanager
     def asked_by(self, process: Process, *states: str) -> Iterator[None]:
@@ -53,18 +54,22 @@ class Leaving:
         self._asked -= asked
 
     @contextmanager
-    def retained_by(self, process: Process) -> Iterator[None]:
-        """As `asked_by`, for what ended long before now."""
-        self._retaining_s[process.name] = self.world.loop.now_s
+    def retained_by(self, process: Process, limits: Limits) -> Iterator[None]:
+        """As `asked_by`, for what is older than these limits."""
+        self._retaining[process.name] = limits
         try:
             with self.asked_by(process, "done", "dead", "cancelled"):
                 yield
         finally:
-            del self._retaining_s[process.name]
+            del self._retaining[process.name]
 
     def ended(self, document_id: str) -> None:
         """A document ended in this transaction."""
-        self._ended_s[document_id] = self.world.loop.now_s
+        self._ended_ms[document_id] = self.book.now_ms
+
+    def age_ms(self, document_id: str) -> int:
+        """Since it ended, by the latest time that the store's clock ever showed: it may have been set back."""
+        return self.book.latest_ms - self._ended_ms.get(document_id, 0)
 
     def went(self, changes: dict[int, int], rowids: dict[int, Key], by: Process) -> None:
         """What a transaction deleted."""
@@ -79,10 +84,10 @@ class Leaving:
                 raise Violation(
                     "acknowledged", f"{id_} was deleted by {by.name} while it was {document.state}"
                 )
-            since_s = self._retaining_s.get(by.name)
-            self.book.touched.by("purge" if since_s is None else "retention", id_)
-            if since_s is not None and self._ended_s.get(id_, 0.0) > since_s:
-                raise Violation("acknowledged", f"{id_} was deleted for its age, but it ended only now")
+            limits = self._retaining.get(by.name)
+            self.book.touched.by("purge" if limits is None else "retention", id_)
+            if limits is not None:
+                self._check_age(document, limits)
         if not self.now:
             return
         self.ever |= self.now
@@ -91,6 +96,11 @@ class Leaving:
             raise Violation("counters", f"{counted} are counted as purged, {self.purges} were")
         self._forget_history()
         self._check_nothing_is_left()
+
+    def _check_age(self, document: DocumentRow, limits: Limits) -> None:
+        age_ms = limits.dead_age_ms if document.state == "dead" else limits.done_age_ms
+        if age_ms is None or self.age_ms(document.id) < age_ms:
+            raise Violation("acknowledged", f"{document.id} was deleted for its age, but it ended only now")
 
     def _forget_history(self) -> None:
         mine = {id_: f"doc-{id_}" for id_ in self.now}

@@ -11,6 +11,7 @@ from tests.sim.clients import Client, opened
 from tests.sim.fleet import QUEUES, Fleet, SimApp
 from tests.sim.loop import running
 from tests.sim.post import Office
+from tests.sim.scenes import actors
 from tests.sim.world import Faults, Process, World
 
 HALF_S = 25.0
@@ -43,6 +44,7 @@ class Nemesis:
             await self.app.limit("few", concurrency=2)
             await self.app.limit("slow", rate_per_s=0.5)
         self.clients = [self._new_client() for _ in range(self.rng.choice((1, 2)))]
+        self.clients += [self._new_client(kind) for kind in actors(self.world)]
         whole = self.rng.random() < 0.8
         self.fleet.workers = [self.fleet.start(whole or n > 0) for n in range(self.rng.choice((1, 2, 2, 3)))]
         self.office.replace()
@@ -54,12 +56,14 @@ class Nemesis:
                     await blow()
             self.fleet.replace()
             self.office.replace()
-            self.clients = [each if each.process.alive else self._new_client() for each in self.clients]
+            self.clients = [
+                each if each.process.alive else self._new_client(type(each)) for each in self.clients
+            ]
         await self._mend(whole)
 
-    def _new_client(self) -> Client:
+    def _new_client(self, kind: type[Client] = Client) -> Client:
         process = Process(self.world, f"client-{len(self.world.processes)}")
-        client = Client(process, self.book)
+        client = kind(process, self.book)
         process.start(client.run)
         return client
 
@@ -118,7 +122,7 @@ class Nemesis:
         world = self.world
         world.tell("half time: everything is mended")
         world.faults, world.away_until_s, world.dependency_down = Faults(), 0.0, False
-        world.mended_s = world.loop.now_s
+        world.mended_s, world.looks_late = world.loop.now_s, False
         for client in self.clients:
             client.leaving = True
         while not all(client.process.idle for client in self.clients):

@@ -69,7 +69,7 @@ class Operator:
 
     async def retain(self) -> None:
         """Delete what ended long ago."""
-        with self.book.leaving.retained_by(self.process):
+        with self.book.leaving.retained_by(self.process, self.app.keeping):
             told = await self.app.retain()
         self.world.happened("retained", f"{told.dead} dead, {told.done} done")
 
@@ -141,7 +141,7 @@ class Operator:
             self._answered("requeue", document_id, answer)
 
     async def sweep(self) -> None:
-        with self.book.leaving.retained_by(self.process):
+        with self.book.leaving.retained_by(self.process, self.app.keeping):
             swept = await self.app.sweep()
         self.world.happened("busy sweep" if swept.busy else f"sweep {swept.status}", swept)
 

@@ -66,6 +66,7 @@ class World:
     mended_s: float = 0.0
     migrated_s: float | None = None  # when the store began to need a newer release
     dependency_down: bool = False
+    looks_late: bool = False  # who asks what is down waits for the answer
     over: bool = False
     violation: Violation | None = None  # the first one; the engine may swallow what is raised inside it
     seen: Counter[str] = field(default_factory=Counter)
