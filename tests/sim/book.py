@@ -24,6 +24,7 @@ from tests.sim.shelf import Shelf
 from tests.sim.sticking import Sticking
 from tests.sim.tables import (
     ACT,
+    CLOSED,
     DOCUMENT,
     EFFECT,
     FENCED,
@@ -340,7 +341,8 @@ class Book:
             elif old is not None:
                 self.jobs_of[old.document_id].remove(old.id)
                 del self.jobs[old.id]
-        self.fairness.moved(moved, by.serves)
+        closed = {(queue, pipeline) for queue, pipeline in self.database.execute(CLOSED)}
+        self.fairness.moved(moved, by.serves, closed)
         return moved
 
     def _check_whole(self, touched: set[str]) -> None:

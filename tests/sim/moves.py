@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ class Moves:
         self._limits = book.limits_of_keys
         self._tokens: set[tuple[int, int | None]] = set()
         self._not_before_ms: dict[int, int] = {}
-        self._holds: dict[tuple[str, int], int] = {}
+        self._free: Counter[tuple[str, int]] = Counter()  # claims that no bound counts, by key and generation
         self._renewed_s: dict[int, float] = {}  # leases, by job
 
     def check(self, moved: Sequence[Move], by: Process) -> None:
@@ -189,6 +190,9 @@ class Moves:
         self.world.happened(f"outcome {outcome}", f"{old.key} claim {old.claims}: {why}")
         self.book.ended.add((old.key, old.generation, old.claims))
         self.book.charged[old.key, old.generation] += charged
+        # an outage of any length costs nothing, also if the fleet does not agree that there is one
+        doubtful = (outcome, code) == ("later", "dependency_down")
+        self._free[old.key, old.generation] += doubtful or outcome in ("hold", "gather")
         return found[0]
 
     def _ended(self, old: JobRow, new: JobRow, by: Process) -> None:
@@ -260,8 +264,6 @@ class Moves:
     def _check_budget(self, new: JobRow, outcome: str) -> None:
         which = (new.key, new.generation)
         charged, ended = self.book.charged[which], new.claims
-        if outcome in ("hold", "gather"):
-            self._holds[which] = self._holds.get(which, 0) + 1
         if charged != new.attempts:
             raise Violation("counters", f"{new.key} has {new.attempts} attempts, history has {charged}")
         if charged > new.attempts_max:
@@ -270,7 +272,7 @@ class Moves:
         if charged > fair:
             raise Violation("budget", f"{new.key} was charged {charged} times for {fair} faults of its own")
         stages = len(STAGES[new.pipeline])
-        cap = new.attempts_max + POSTPONES.get(new.pipeline, 100) + self._holds.get(which, 0) + stages + 1
+        cap = new.attempts_max + POSTPONES.get(new.pipeline, 100) + self._free[which] + stages + 1
         if ended > cap:
             raise Violation("budget", f"{new.key} was claimed {ended} times, the most possible is {cap}")
 

@@ -86,6 +86,8 @@ FORGOTTEN = (
     "SELECT key FROM job j WHERE state = 'running' AND worker = 0 AND lease_until_ms IS NULL "
     "AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.token = j.token)"
 )
+#: Queue and pipeline of the flows that stand still because no worker serves them; all others need a dependency.
+CLOSED = "SELECT queue, pipeline FROM flow WHERE unserved AND lane = ''"
 HISTORY = (
     "SELECT outcome, charged, token, error_code, why FROM attempt "
     "WHERE org = ? AND document_id = ? AND job_key = ? AND generation = ? AND claim = ?"
