@@ -18,7 +18,7 @@ from perdure import (
     Transient,
 )
 from perdure.core.outcome import Failure
-from perdure.engine.saving import usable
+from perdure.engine.saving import earlier, usable
 from perdure.errors import PipelineInvalid, Rescheduled
 from perdure.store.records import SavedStage
 from perdure.testing import Trial, drain, failing, tick, trial
@@ -334,3 +334,11 @@ def test_fallbacks_are_checked_when_they_are_defined() -> None:
     second.fallback(lambda: 3)
     with pytest.raises(PipelineInvalid, match="already"):
         second.fallback(lambda: 4)
+
+
+def test_a_save_of_the_older_release_is_taken_up_if_it_is_newer() -> None:
+    renamed, job = release("recognise", was="read"), replace(FIRST, generation=2, fresh_from="recognise")
+    before = SavedStage("recognise", 1, 1, "in", "out", b"1", None, None, 0, 0)
+    now = replace(before, stage="read", generation=2)
+    assert usable([before, now], job, renamed) == {"recognise": now}
+    assert earlier([before, now], replace(job, generation=3), renamed) == {"recognise": now}

@@ -41,8 +41,7 @@ def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[st
     found: dict[str, SavedStage] = {}
     for stage in pipeline.stages:
         begins, only = begins_fresh(job, stage)
-        named = [newest[name] for name in (stage.name, stage.was or "") if name in newest]
-        known = next((save for save in named if not _to_be_repaired(save, job)), None)
+        known = _newest(save for save in _named(newest, stage) if not _to_be_repaired(save, job))
         if known is not None and (not (fresh or begins) or known.generation == job.generation):
             found[stage.name] = known
         fresh = fresh or (begins and not only)
@@ -58,8 +57,18 @@ def earlier(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[s
     """The newest save that an earlier generation left of each stage, whatever it was made from."""
     before = [save for save in saves if save.generation < job.generation]
     newest = {save.stage: save for save in sorted(before, key=lambda save: save.generation)}
-    found = {stage.name: newest.get(stage.name) or newest.get(stage.was or "") for stage in pipeline.stages}
+    found = {stage.name: _newest(_named(newest, stage)) for stage in pipeline.stages}
     return {name: save for name, save in found.items() if save is not None}
+
+
+def _named(saves: Mapping[str, SavedStage], stage: AnyStage) -> list[SavedStage]:
+    """The saves of a stage: under its name, then under its former one."""
+    return [saves[name] for name in (stage.name, stage.was or "") if name in saves]
+
+
+def _newest(saves: Iterable[SavedStage]) -> SavedStage | None:
+    """The save of the latest generation: a worker of the older release may have made it, under the former name."""
+    return max(saves, key=lambda save: save.generation, default=None)
 
 
 def degraded(saves: Iterable[SavedStage], job: Job) -> frozenset[str]:
