@@ -6,6 +6,7 @@ The planted bugs that show in them are in `mutations_scenes`.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from perdure.operate.retention import Limits
@@ -13,19 +14,20 @@ from tests.sim.book import Book
 from tests.sim.clients import Client
 from tests.sim.world import Process, World
 
-#: One world of so many has a scene.
+#: Every fifth world has a scene.
 EVERY = 5
 WAIT_S = 12.0
 AGE_MS = 9_000  # as long as a process stands still before it purges: what ended meanwhile is younger
 
 
-class Actor(Client):
+class Actor(Client, ABC):
     """A client with one verb."""
 
     verbs = {"act": 1}
 
+    @abstractmethod
     async def act(self) -> None:
-        raise NotImplementedError
+        """Bring the situation about."""
 
     async def _until(self, true: Callable[[], object]) -> None:
         """Wait, but not for long: what it waits for may never come."""
