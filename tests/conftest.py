@@ -10,6 +10,7 @@ Files are made in memory where there is room for them, which takes a third off t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ import pytest
 
 from perdure.calls.dependency import forget_all
 from perdure.engine import rooms
+from perdure.engine.collector import calm_collector
 from perdure.store.open import open_store
 
 pytest_plugins = ["tests.suites"]
@@ -72,6 +74,7 @@ _session = pytest.StashKey[ExitStack]()
 def pytest_configure(config: pytest.Config) -> None:
     """Under xdist the controlling process starts the one server that all test processes share."""
     config.stash[_session] = ExitStack()
+    gc.disable()  # until all tests are collected: nothing that is imported is garbage
     if hasattr(config, "workerinput"):
         return
     make_files_in_memory()
@@ -104,6 +107,13 @@ def make_files_in_memory() -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
     # after PostgreSQL, which writes there, and after the directory that multiprocessing makes in it
     Finalize(None, rooms.remove, args=[own], exitpriority=-101)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, and never look at the collected tests again."""
+    calm_collector()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,13 @@ notes = Pipeline("notes", attempts=1)
 @notes.stage
 def read(doc: Document) -> str:
     return str(doc.text)
+
+
+@cache
+def paths_of_openapi() -> dict[str, Any]:
+    """The paths of the OpenAPI document."""
+    paths: dict[str, Any] = build(AsyncPerdure("sqlite:///unused.db")).openapi()["paths"]
+    return paths
 
 
 class Server:

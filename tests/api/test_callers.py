@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from perdure.api.build import build
 from perdure.api.caller import Rates
 from perdure.api.serve import Serving, check
 from perdure.errors import SettingInvalid
-from perdure.service import AsyncPerdure
 from perdure.store.feed import Happened
-from tests.api.server import Server
+from tests.api.server import Server, paths_of_openapi
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/redoc"}
 
 
 def routes() -> list[tuple[str, str]]:
     """Every route that the OpenAPI document tells of, except those that are for everybody."""
-    paths: dict[str, Any] = build(AsyncPerdure("sqlite:///nowhere.db")).openapi()["paths"]
-    return [(m.upper(), path) for path, methods in paths.items() for m in methods if path not in OPEN]
+    return [(m.upper(), path) for path, methods in paths_of_openapi().items() for m in methods if path not in OPEN]
 
 
 def test_there_are_routes_to_walk() -> None:

@@ -19,11 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.api.build import build
 from perdure.api.problems import Refused
 from perdure.api.receiving import Limits, pieces
-from perdure.service import AsyncPerdure
-from tests.api.server import Server
+from tests.api.server import Server, paths_of_openapi
 
 MB = 1 << 20
 RAW = "Content-Type: application/octet-stream\r\n"
@@ -273,8 +271,7 @@ def _wait_for(url: str) -> None:
 
 def bodies() -> list[str]:
     """Paths of all routes that take a body."""
-    paths = build(AsyncPerdure("sqlite:///unused.db")).openapi()["paths"]
-    return sorted(path for path, verbs in paths.items() if "requestBody" in verbs.get("post", {}))
+    return sorted(path for path, verbs in paths_of_openapi().items() if "requestBody" in verbs.get("post", {}))
 
 
 @pytest.mark.parametrize("path", bodies())
