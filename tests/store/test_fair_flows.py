@@ -69,3 +69,19 @@ async def test_under_a_limit_a_lane_that_was_down_does_not_go_before_all_others(
         (first,) = await world.claim()
         served.append(first.document.org)
     assert "plain" in served
+
+
+async def test_a_newcomer_is_not_put_behind_all_that_waits_for_room_under_a_limit(world: World) -> None:
+    """Nothing is ready, because the one that has room is running: what waits for room was promised its turns."""
+    await world.store.limit("host", 1, None)
+    await world.add(*(document(org="big", limit_key="host") for _ in range(50)))
+    (running,) = await world.claim()
+
+    await world.add(document(org="small"))
+
+    served = []
+    for _ in range(5):
+        await world.settle(running.job, DONE)
+        (running,) = await world.claim()
+        served.append(running.document.org)
+    assert "small" in served

@@ -44,14 +44,22 @@ HEAD = (
     "SELECT h.vt FROM job h WHERE h.state = 'queued' AND h.queue = f.queue AND h.pipeline = f.pipeline "
     "AND h.lane = f.lane AND h.suspect = FALSE AND h.vt > 0 ORDER BY h.vt LIMIT 1"
 )
+_FIRST = (
+    "(SELECT min(({head}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
+    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved)"
+)
+_READY = _FIRST.format(head=HEAD.replace("f.", "o."))
+_PARKED = _FIRST.format(
+    head="SELECT h.vt FROM job h WHERE h.state = 'parked' AND h.queue = o.queue AND h.pipeline = o.pipeline "
+    "AND h.lane = o.lane AND h.vt > 0 ORDER BY h.vt LIMIT 1"
+)
 _CLOSED = "(l.down_ms IS NOT NULL OR f.unserved)"
 #: What is known of {flow}: its shift, whether it is closed and its first turn; of its queue how far its turns have been
-#: handed out, the first turn that is ready, and the last one that was promised.
+#: handed out, the first turn that is ready (or else waits for room under a limit), and the last one that was promised.
 FLOW_TIMES = (
     f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, ({HEAD}), "
     "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
-    f"(SELECT min(({HEAD.replace('f.', 'o.')}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
-    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved), "
+    f"coalesce({_READY}, {_PARKED}), "
     "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '' AND t.pipeline = '') "
     "FROM {flow} JOIN lane l ON l.name = f.lane"
 )

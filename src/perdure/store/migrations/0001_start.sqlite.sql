@@ -169,6 +169,7 @@ CREATE TABLE job (
 CREATE INDEX job_ready ON job (queue, lane, pipeline, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
+CREATE INDEX job_parked ON job (queue, lane, pipeline, vt) WHERE state = 'parked';
 CREATE INDEX job_limited ON job (limit_key, state, queue, lane, pipeline, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 -- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
 CREATE INDEX job_lent ON job (probe) WHERE probe IS NOT NULL;
