@@ -1,8 +1,9 @@
 """Turns: the virtual times by which claims order jobs. Steps used by `entering`, `holding` and `apply`.
 
 Each organisation has a virtual time per queue and rank; a job's turn is the later of its organisation's next turn and
-the queue's *present*. The present is the earliest turn of a ready job, and never before `queue_time`, which claims move
-forward at most once a second: jobs with old turns cannot move it back.
+the queue's *present*. The present is the earliest turn of a ready job (if none is ready, of one that waits for room
+under a limit), and never before `queue_time`, which claims move forward at most once a second: jobs with old turns
+cannot move it back. In a flow whose first job is before the present, new jobs begin at that one.
 
 A *flow* is a queue, a pipeline and a lane. While its lane is down, or the workers of its queue lack its pipeline
 (`handing_out.close_flows`), a flow is closed: its time stands still and its jobs
