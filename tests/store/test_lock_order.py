@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from perdure.core.model import Job
+from perdure.store.apply import Flush
 from perdure.store.base import Steps
 from perdure.store.operations import Cancel, Operation, Settle
 from perdure.store.sql_store import SqlStore
+from perdure.store.sqlite_dialect import SqliteDialect
+from tests.core.jobs import UNSTARTED
 from tests.store.locks import WAIT_S, locked, until_waiting
-from tests.store.making import DONE, World, document, output, retry, save
+from tests.store.making import DONE, World, dead, document, output, retry, save
 
 
 class Watched:
@@ -94,3 +97,10 @@ async def test_documents_whose_jobs_were_pruned_are_locked_in_one_order(postgres
 
     assert await deadlocks(world, cancelled, jobs, "document") == 0
     assert [(await world.status(job.document_id)).state for job in jobs] == ["done", "done"]
+
+
+def test_sqlite_has_one_writer_and_is_asked_for_no_locks() -> None:
+    flush = Flush(SqliteDialect(), 1, 1, 0, set(), {})
+    batch = [Settle(UNSTARTED, DONE, "chunk", ""), Settle(UNSTARTED, dead(), "chunk", "")]
+
+    assert list(flush.lock(batch)) == []

@@ -49,6 +49,13 @@ async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_directory_for_locks_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "perdure.db.d").write_text("somebody's file")
+
+    with pytest.raises(StoreUnavailable, match=r"cannot open .*perdure\.db: Not a directory"):
+        await open_store(f"sqlite:///{tmp_path}/perdure.db").open()
+
+
 async def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, this is a letter. " * 100)

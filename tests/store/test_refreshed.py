@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perdure.core.outcome import Outcome
+from perdure.store.operations import Requeue
 from tests.store.making import DONE, ORG, World, dead, document, retry, save
 from tests.store.test_feed import told as read
 
@@ -34,3 +35,20 @@ async def test_a_child_that_ends_while_its_parent_renews_it_goes_on_with_the_new
     feed = await read(world, len(told) + 1)
     assert [one.name for one in feed if one.document_id == child_id] == [*told, "document.requeued"]
     assert (await world.take()).document_id == child_id
+
+
+async def test_a_child_that_is_requeued_while_its_parent_renews_it_is_counted_once(world: World) -> None:
+    parent_id, child_id = await world.add(document("parent"), child := document("child"))
+    jobs = {one.job.document_id: one.job for one in await world.claim(2)}
+    await world.settle(jobs[child_id], dead())
+    renewed = replace(child, content_hash="another", parent_id=parent_id, refresh=True)
+
+    answer, kept = await asyncio.gather(
+        world.store.requeue(Requeue(ORG, child_id, child.job, None, "ann", "again")),
+        world.store.save(save(jobs[parent_id], documents=(renewed,))),
+    )
+
+    assert (answer, kept) == ("requeued", True)
+    assert (await world.status(child_id)).generation == 3
+    assert await world.miscounted() == {}
+    assert (await world.take()).generation == 3

@@ -107,6 +107,8 @@ class Flush(Acting):
 
     def lock(self, batch: Sequence[Operation]) -> Steps[None]:
         """Where several statements change jobs or documents, lock all of them before the first, in order."""
+        if self.sql.JOBS_LOCK is None:
+            return
         if which := locking.jobs_of(batch):
             self.locked |= yield from locking.lock_jobs(self.sql, which)
         if documents := locking.documents_of(batch):

@@ -250,8 +250,8 @@ class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
     GUARD = (
-        "UPDATE worker SET flush = $2 WHERE id = $1 AND flush = $2 - 1 "
-        "RETURNING coalesce(CAST($3 AS bigint), perdure_now()), (SELECT max(needs) FROM migration)"
+        "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "
+        "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration)"
     )
     WORKER_FENCED = "UPDATE worker SET fenced = fenced + $2 WHERE id = $1"
     FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
@@ -269,7 +269,8 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced FROM worker "
         "w ORDER BY w.id"
     )
-    CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND started_ms < $1 ORDER BY id"
+    #: Those that have written nothing since.
+    CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"
     PEERS = "SELECT id, beat_ms FROM worker WHERE kind = 'worker' ORDER BY id"
     TALLY_ADD = (
         "INSERT INTO tally (name, value) VALUES ($1, $2) "

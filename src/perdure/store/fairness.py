@@ -1,8 +1,9 @@
 """Turns: the virtual times by which claims order jobs. Steps used by `entering`, `holding` and `apply`.
 
 Each organisation has a virtual time per queue and rank; a job's turn is the later of its organisation's next turn and
-the queue's *present*. The present is the earliest turn of a ready job, and never before `queue_time`, which claims move
-forward at most once a second: jobs with old turns cannot move it back.
+the queue's *present*. The present is the earliest turn of a ready job (if none is ready, of one that waits for room
+under a limit), and never before `queue_time`, which claims move forward at most once a second: jobs with old turns
+cannot move it back. In a flow whose first job is before the present, new jobs begin at that one.
 
 A *flow* is a queue, a pipeline and a lane. While its lane is down, or the workers of its queue lack its pipeline
 (`handing_out.close_flows`), a flow is closed: its time stands still and its jobs
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.frozen import frozen
 from perdure.store.base import Query, Steps
+from perdure.store.lacking import LACKED
 
 if TYPE_CHECKING:
     from perdure.store.dialect import Dialect
@@ -43,21 +45,37 @@ HEAD = (
     "SELECT h.vt FROM job h WHERE h.state = 'queued' AND h.queue = f.queue AND h.pipeline = f.pipeline "
     "AND h.lane = f.lane AND h.suspect = FALSE AND h.vt > 0 ORDER BY h.vt LIMIT 1"
 )
+_FIRST = (
+    "(SELECT min(({head}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
+    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved)"
+)
+_READY = _FIRST.format(head=HEAD.replace("f.", "o."))
+_PARKED = _FIRST.format(
+    head="SELECT h.vt FROM job h WHERE h.state = 'parked' AND h.queue = o.queue AND h.pipeline = o.pipeline "
+    "AND h.lane = o.lane AND h.vt > 0 ORDER BY h.vt LIMIT 1"
+)
 _CLOSED = "(l.down_ms IS NOT NULL OR f.unserved)"
-#: What is known of {flow}: its shift, whether it is closed and its first turn then; of its queue how far its turns
-#: have been handed out, the first turn that is ready, and the last one that was promised.
+#: What is known of {flow}: its shift, whether it is closed and its first turn; of its queue how far its turns have been
+#: handed out, the first turn that is ready (or else waits for room under a limit), and the last one that was promised.
 FLOW_TIMES = (
-    f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, CASE WHEN {_CLOSED} THEN ({HEAD}) END, "
+    f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, ({HEAD}), "
     "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
-    f"(SELECT min(({HEAD.replace('f.', 'o.')}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
-    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved), "
-    "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '') "
+    f"coalesce({_READY}, {_PARKED}), "
+    "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '' AND t.pipeline = '') "
     "FROM {flow} JOIN lane l ON l.name = f.lane"
 )
-#: Whether a job's turn is before anything that was handed out last.
-STALE = (
-    "coalesce(vt > 0 AND vt < (SELECT q.vt - f.shift FROM queue_time q JOIN flow f ON f.queue = q.queue "
-    "WHERE q.queue = job.queue AND f.pipeline = job.pipeline AND f.lane = job.lane), FALSE)"
+#: Jobs x that wait for room under a limit, first those whose turn comes first in the time of their queue: {jobs} and
+#: {which} give the first of each flow. The last column: its turn is before anything that was handed out last.
+PARKED = (
+    "SELECT x.org, x.id, x.key, f.queue, f.pipeline, f.lane, x.vt, coalesce(x.vt > 0 AND x.vt < t.vt - f.shift, FALSE) "
+    "FROM flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane "
+    "LEFT JOIN queue_time t ON t.queue = f.queue CROSS JOIN {jobs} WHERE NOT q.paused AND l.down_ms IS NULL "
+    f"AND (f.queue, f.pipeline) NOT IN ({LACKED.format(now='$3')}) {{which}}"
+    f"ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id LIMIT $2"
+)
+PARKED_FIRST = (
+    "FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND queue = f.queue "
+    "AND lane = f.lane AND pipeline = f.pipeline ORDER BY vt, priority DESC, id LIMIT $2"
 )
 
 
@@ -99,13 +117,16 @@ class Time:
     shift: float
     closed: bool
     present: float  # of its queue, in the time of the queue
-    head: float | None  # its first turn while it is closed, in its own time
+    head: float | None  # its first turn, in its own time
 
     @property
     def earliest(self) -> float:
-        """The earliest turn that a job may get: in the flow's own time while it is closed, else in the queue's."""
+        """The earliest turn that a job may get: in the flow's own time while it is closed, else in the queue's.
+
+        A flow may be behind the present, where other pipelines have more workers: nobody waits for its whole backlog.
+        """
         if not self.closed:
-            return self.present
+            return self.present if self.head is None else min(self.present, self.head + self.shift)
         return self.head if self.head is not None else self.present - self.shift
 
     def own(self, turn: float) -> float:

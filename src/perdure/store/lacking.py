@@ -14,14 +14,14 @@ SERVED_MS = 60_000
 #: again with its next claim.
 _KNOWN = f"seen_ms <= CAST({{now}} AS bigint) + {SEEN_MS}"
 #: Queue and pipeline of each.
-_LACKING = (
+LACKED = (
     "SELECT f.queue, f.pipeline FROM flow f WHERE EXISTS (SELECT 1 FROM served s WHERE s.queue = f.queue "
     f"AND s.{_KNOWN} AND s.seen_ms > {2 * SEEN_MS} + coalesce((SELECT o.seen_ms FROM served o "
     f"WHERE o.queue = f.queue AND o.pipeline = f.pipeline AND o.{_KNOWN}), -{SERVED_MS}))"
 )
-LACKING = _LACKING.format(now="$1")
+LACKING = LACKED.format(now="$1")
 #: Of a job: the workers of its queue lack its pipeline.
-IS_LACKED = f"(queue, pipeline) IN ({_LACKING})"
+IS_LACKED = f"(queue, pipeline) IN ({LACKED})"
 #: Whether such a job takes room under a limit.
 LACKED_READY = (
     "SELECT 1 FROM job WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'queued' "

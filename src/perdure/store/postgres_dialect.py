@@ -17,7 +17,6 @@ from perdure.store.dialect import (
     HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
-    IN_SERVICE,
     JOB_COLUMNS,
     LEND_SET,
     LOCK_DOCUMENT,
@@ -47,7 +46,7 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
-from perdure.store.fairness import FLOW_TIMES, NEW_FLOW, NEW_TURN, STALE, TURN
+from perdure.store.fairness import FLOW_TIMES, NEW_FLOW, NEW_TURN, PARKED, PARKED_FIRST, TURN
 from perdure.store.feed import NEW_FEED
 from perdure.store.lacking import IS_LACKED
 from perdure.store.operations import Claim
@@ -246,11 +245,8 @@ class PostgresDialect(Dialect):
         "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms FROM slot s "
         f"WHERE s.key IN (SELECT r.key FROM {unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
     )
-    PARKED = (
-        f"SELECT org, id, key, queue, pipeline, lane, vt, {STALE} FROM job "
-        f"WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND {IN_SERVICE} "
-        f"AND NOT {IS_LACKED.format(now='$3')} "
-        "ORDER BY vt, priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED"
+    PARKED = PARKED.format(
+        jobs=f"LATERAL (SELECT org, id, key, vt, priority {PARKED_FIRST} FOR UPDATE SKIP LOCKED) x", which=""
     )
     UNPARK = (
         "UPDATE job j SET state = 'queued', vt = r.vt FROM "

@@ -61,7 +61,7 @@ class SqliteDriver:
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
         self._turn: Turn
-        self._mark: Mark
+        self._closing: list[Callable[[], None]] = []  # what was opened beside the database
         self._clock: SteadyWall
         self._files: OpenFiles
         self.lost: StoreError | None = None
@@ -79,8 +79,10 @@ class SqliteDriver:
             for name in ("locks", "wake"):
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
             self._turn = Turn(self.directory / "turn")
-            self._mark = Mark(self.directory / "clock")
-            self._clock = SteadyWall(mark=self._mark)
+            self._closing.append(self._turn.close)
+            mark = Mark(self.directory / "clock")
+            self._closing.append(mark.close)
+            self._clock = SteadyWall(mark=mark)
             with self._turn.taken():
                 refuse_half_deleted(self.path)
                 connection = self._connection()
@@ -103,8 +105,8 @@ class SqliteDriver:
             self._readers.shutdown()
             await self._in(self._writer, shut)
             self._writer.shutdown()
-            self._turn.close()
-            self._mark.close()
+            while self._closing:
+                self._closing.pop()()
             self._writer = self._readers = None
         for name, number in list(self._locks):
             await self.unlock(name, number)

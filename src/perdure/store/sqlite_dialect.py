@@ -22,7 +22,6 @@ from perdure.store.dialect import (
     HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
-    IN_SERVICE,
     JOB_COLUMNS,
     LEND_SET,
     LOCK_DOCUMENT,
@@ -50,9 +49,8 @@ from perdure.store.dialect import (
     UPSERT_SAVED,
     Dialect,
 )
-from perdure.store.fairness import FLOW_TIMES, NEW_TURN, STALE
+from perdure.store.fairness import FLOW_TIMES, NEW_TURN, PARKED, PARKED_FIRST
 from perdure.store.feed import NEW_FEED
-from perdure.store.lacking import IS_LACKED
 from perdure.store.operations import Claim
 from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
@@ -178,12 +176,7 @@ class SqliteDialect(Dialect):
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
-    PARKED = (
-        f"SELECT org, id, key, queue, pipeline, lane, vt, {STALE} FROM job "
-        f"WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND {IN_SERVICE} "
-        f"AND NOT {IS_LACKED.format(now='$3')} "
-        "ORDER BY vt, priority DESC, id LIMIT $2"
-    )
+    PARKED = PARKED.format(jobs="job x", which=f"AND x.id IN (SELECT id {PARKED_FIRST}) ")
     UNPARK = "UPDATE job SET state = 'queued', vt = $3 WHERE org = $1 AND id = $2 AND state = 'parked'"
     CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
     CALLS_FORGET = (

@@ -78,7 +78,7 @@ CREATE TABLE turn (
   rank int NOT NULL, vt double precision NOT NULL,
   PRIMARY KEY (queue, org, lane, pipeline, rank)
 );
-CREATE INDEX turn_latest ON turn (queue, vt) WHERE lane = '';
+CREATE INDEX turn_latest ON turn (queue, vt) WHERE lane = '' AND pipeline = '';
 CREATE TABLE org (name text COLLATE "C" PRIMARY KEY, weight double precision NOT NULL DEFAULT 1 CHECK (weight > 0));
 
 -- Limits per key; jobs over one are `parked` and let in as room appears.
@@ -177,7 +177,8 @@ CREATE TABLE job (
 CREATE INDEX job_ready ON job (queue, lane, pipeline, suspect, vt, priority DESC, id) WHERE state = 'queued';
 CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
-CREATE INDEX job_limited ON job (limit_key, state, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
+CREATE INDEX job_parked ON job (queue, lane, pipeline, vt) WHERE state = 'parked';
+CREATE INDEX job_limited ON job (limit_key, state, queue, lane, pipeline, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
 -- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
 CREATE INDEX job_lent ON job (probe) WHERE probe IS NOT NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
