@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+import json
+import os
+import socket
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
 
 from perdure.core.outcome import Orphaned, Overdue
+from perdure.core.stuck import StuckPolicy
+from perdure.engine.child_process import Child
+from perdure.engine.slate import Slate
 from perdure.engine.supervisor import Supervisor
 from tests.core.jobs import FIRST
 
@@ -27,3 +38,41 @@ def test_one_that_had_begun_alone_is_charged() -> None:
 
     assert isinstance(guilty, Overdue)
     assert other == Orphaned(OTHER.stage, "", blame=False)
+
+
+class Brief(Child):
+    """A child that says hello and ends."""
+
+    @classmethod
+    def begun(cls, hello: dict[str, object]) -> Brief:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(json.dumps(hello).encode() + b"\n")
+        ours.setblocking(False)
+        lifeline = os.open(os.devnull, os.O_RDWR)
+        process = subprocess.Popen(["/bin/true"])
+        return cls(process, ours, Slate.shared(), lifeline, "", asyncio.get_running_loop().time())
+
+    def _reap(self) -> None:
+        """The children of the tests are not ours."""
+
+
+def test_a_child_that_ends_before_it_has_its_number_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hello = {
+        "store": f"sqlite:///{tmp_path}/a.db", "direct_url": None, "queues": ["default"], "retention_age_ms": None,
+        "retention_count": None, "retention_calls_ms": 1000, "grace_s": 0.0, "stuck": asdict(StuckPolicy()),
+    }  # fmt: skip
+    supervisor, spawned = Supervisor("app", {}), 0
+
+    def spawn(*_: object) -> Child:
+        nonlocal spawned
+        spawned += 1
+        if spawned == 3:
+            supervisor.stop()
+        return Brief.begun(hello)
+
+    monkeypatch.setattr(Child, "spawn", spawn)
+    assert asyncio.run(supervisor.run()) == 0
+    assert spawned == 3

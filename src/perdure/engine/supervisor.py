@@ -181,7 +181,8 @@ class Supervisor:
         self._keeper.slate = child.slate
         loop = asyncio.get_running_loop()
         await self._give_back_late_claims()
-        await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
+        with suppress(ConnectionError):  # it has ended
+            await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
         self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
         overdue = False
