@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 from dataclasses import asdict, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.cli import main
 from perdure.core.outcome import Orphaned, Overdue
 from perdure.core.stuck import StuckPolicy
 from perdure.engine.child_process import Child
@@ -57,22 +59,43 @@ class Brief(Child):
         """The children of the tests are not ours."""
 
 
-def test_a_child_that_ends_before_it_has_its_number_is_started_again(
+class Fleeting(Supervisor):
+    """One whose children end at once; it stops when it has started three."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("app", {})
+        self.spawned, self.directory = 0, directory
+
+    def _spawn(self) -> Child:
+        self.spawned += 1
+        if self.spawned == 3:
+            self.stop()
+        return Brief.begun({
+            "store": f"sqlite:///{self.directory}/a.db", "direct_url": None, "queues": ["default"], "grace_s": 0.0,
+            "retention_age_ms": None, "retention_count": None, "retention_calls_ms": 1000,
+            "stuck": asdict(StuckPolicy()),
+        })  # fmt: skip
+
+
+def test_a_child_that_ends_before_it_has_its_number_is_started_again(tmp_path: Path) -> None:
+    supervisor = Fleeting(tmp_path)
+    assert asyncio.run(supervisor.run()) == 0
+    assert supervisor.spawned == 3
+
+
+def test_a_signal_that_was_blocked_while_it_started_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hello = {
-        "store": f"sqlite:///{tmp_path}/a.db", "direct_url": None, "queues": ["default"], "retention_age_ms": None,
-        "retention_count": None, "retention_calls_ms": 1000, "grace_s": 0.0, "stuck": asdict(StuckPolicy()),
-    }  # fmt: skip
-    supervisor, spawned = Supervisor("app", {}), 0
-
-    def spawn(*_: object) -> Child:
-        nonlocal spawned
-        spawned += 1
-        if spawned == 3:
-            supervisor.stop()
-        return Brief.begun(hello)
-
-    monkeypatch.setattr(Child, "spawn", spawn)
-    assert asyncio.run(supervisor.run()) == 0
-    assert spawned == 3
+    supervisor, masks = Fleeting(tmp_path), []
+    monkeypatch.setattr(os, "execv", lambda *_: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        main.worker("app:app")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asyncio.run(supervisor.run()) == 0
+    finally:
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGTERM, previous)
+    assert {signal.SIGTERM, signal.SIGINT} <= masks[0]
+    assert supervisor.spawned == 1

@@ -43,6 +43,7 @@ RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEADY_S = 10.0
 LEAVE_S = 6.0  # beyond its grace, for a child to interrupt what is left and to write that down
 USAGE = 2
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("perdure.worker")
 
@@ -77,8 +78,9 @@ class Supervisor:
     async def run(self) -> int:
         """Until SIGTERM (twice: at once); the exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPPING:
             loop.add_signal_handler(number, self.stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # `perdure worker` blocks them while it starts
         quick, status = 0, 0
         stop_keeping = asyncio.Event()
         try:
