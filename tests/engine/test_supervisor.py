@@ -16,6 +16,7 @@ import pytest
 from perdure.cli import main
 from perdure.core.outcome import Orphaned, Overdue
 from perdure.core.stuck import StuckPolicy
+from perdure.engine import supervisor as supervisors
 from perdure.engine.child_process import Child
 from perdure.engine.slate import Slate
 from perdure.engine.supervisor import Supervisor
@@ -81,6 +82,23 @@ def test_a_child_that_ends_before_it_has_its_number_is_started_again(tmp_path: P
     supervisor = Fleeting(tmp_path)
     assert asyncio.run(supervisor.run()) == 0
     assert supervisor.spawned == 3
+
+
+def test_it_stops_at_once_while_it_waits_to_start_another_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "RESTART_S", (0.0, 0.0, 120.0))
+    supervisor = Fleeting(tmp_path)
+
+    async def run() -> int:
+        running = asyncio.create_task(supervisor.run())
+        while supervisor.spawned < 2:
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(1.0, supervisor.stop)
+        return await asyncio.wait_for(running, 60)
+
+    assert asyncio.run(run()) == 0
+    assert supervisor.spawned == 2
 
 
 def test_a_signal_that_was_blocked_while_it_started_stops_it(

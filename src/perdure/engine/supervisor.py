@@ -104,8 +104,7 @@ class Supervisor:
                     raise self._store.lost  # no other child would do better
                 steady = loop.time() - child.started_s > STEADY_S
                 quick = 0 if steady else min(quick + 1, len(RESTART_S) - 1)
-                if not self._stop.is_set():
-                    await asyncio.sleep(RESTART_S[quick] if quick > 1 else 0)
+                await self._pause(RESTART_S[quick] if quick > 1 else 0)
             return 0
         finally:
             await self._close(stop_keeping)
@@ -114,6 +113,11 @@ class Supervisor:
         """First call: finish stages and give back the rest. Second: leave at once."""
         self.stops += 1
         self._stop.set()
+
+    async def _pause(self, for_s: float) -> None:
+        """Until then, or until we are to stop."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), for_s)
 
     # --- the child -------------------------------------------------------------------------------
 
@@ -149,8 +153,7 @@ class Supervisor:
             except (StoreUnavailable, StoreBusy) as error:
                 log.warning("waiting for the store: %s", error)
                 tries += 1
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), WAIT_S[min(tries, len(WAIT_S)) - 1])
+                await self._pause(WAIT_S[min(tries, len(WAIT_S)) - 1])
         return self._keeping is not None
 
     async def _open(self, hello: dict[str, Any], child: Child, stopping: asyncio.Event) -> asyncio.Task[None]:
