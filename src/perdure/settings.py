@@ -24,12 +24,19 @@ def absolute_store(url: str) -> str:
     path = url.removeprefix("sqlite:///")
     if path == url or path in ("", "/") or path.startswith(":memory:"):
         return url
-    return f"sqlite:///{Path(path).absolute()}"
+    return f"sqlite:///{_absolute(path)}"
 
 
 def absolute_place(place: str) -> str:
     """A directory, made absolute likewise; an address (`s3://…`, `file:///…`) as it is."""
-    return place if "://" in place or not place else str(Path(place).absolute())
+    return place if "://" in place or not place else _absolute(place)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).absolute())
+    except FileNotFoundError:  # the directory that we are in was removed; only what uses the path fails
+        return path
 
 
 class Settings(BaseSettings):

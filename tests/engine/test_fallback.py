@@ -342,3 +342,19 @@ def test_a_save_of_the_older_release_is_taken_up_if_it_is_newer() -> None:
     now = replace(before, stage="read", generation=2)
     assert usable([before, now], job, renamed) == {"recognise": now}
     assert earlier([before, now], replace(job, generation=3), renamed) == {"recognise": now}
+
+
+def test_a_renamed_stage_that_falls_back_in_a_rerun_is_repaired(store_url: str) -> None:
+    older, newer = release("read"), release("recognise", was="read")
+    with trial([older], store=store_url) as app:
+        id_ = app.add(text="cat", pipeline=older).id
+        drain(app)
+    with trial([newer], store=store_url) as app:
+        app.hold("vision", "away")
+        assert app.requeue(id_, from_stage="recognise") == "requeued"
+        drain(app)
+        assert app.status(id_).degraded
+        app.release("vision")
+        drain(app)
+        assert app.output(id_, "recognise") == "recognise read cat"
+        assert not app.status(id_).degraded

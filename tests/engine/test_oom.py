@@ -10,7 +10,7 @@ import pytest
 from perdure.engine import call as calls
 from perdure.engine import verdict
 from perdure.engine.isolate import CellCrashed, Limits, NurseryLost
-from perdure.engine.oom import OomKills
+from perdure.engine.oom import TOGETHER_S, OomKills
 from tests.engine.cells import call
 
 GIB = 1 << 30
@@ -32,6 +32,18 @@ def test_a_small_cell_that_was_killed_when_memory_ran_out_is_not_blamed(vmstat: 
         call("killing", str(KILLED).encode())
     with pytest.raises(CellCrashed, match="SIGKILL"):  # the kernel killed nobody since
         call("killing", str(KILLED).encode())
+
+
+def test_each_cell_that_was_killed_at_once_is_excused(tmp_path: Path) -> None:
+    file, now = tmp_path / "vmstat", [100.0]
+    file.write_text("oom_kill 3\n")
+    kills = OomKills(file, lambda: now[0])
+    file.write_text("oom_kill 5\n")
+    assert [kills.rose() for _ in range(3)] == [True, True, False]
+    file.write_text("oom_kill 7\n")
+    assert kills.rose()
+    now[0] += TOGETHER_S + 1
+    assert not kills.rose()  # it was another process that the kernel killed then
 
 
 def test_another_signal_is_the_calls_own_doing(vmstat: Path) -> None:

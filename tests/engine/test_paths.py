@@ -104,3 +104,35 @@ def test_no_document_is_done_with_an_output_that_is_gone(tmp_path: Path, times: 
     assert (
         ran == ["make", "lose", "lose", "make", "lose"] if times > 1 else ran[:3] == ["make", "lose", "lose"]
     )
+
+
+def test_a_requeue_makes_an_output_again_that_is_gone(tmp_path: Path) -> None:
+    pipeline, place = Pipeline("losing"), tmp_path / "large"
+
+    @pipeline.stage
+    def make(doc: Document) -> str:
+        return LARGE
+
+    @pipeline.stage
+    def tell(doc: Document) -> None:
+        pass
+
+    with Perdure(f"sqlite:///{tmp_path}/a.db", pipelines=[pipeline], blobs=str(place)) as app:
+        id_ = app.add(text="a", pipeline=pipeline).id
+        app.run_until_idle()
+        for blob in place.glob("??/*"):
+            blob.unlink()
+        assert app.requeue(id_) == "requeued"
+        assert app.run_until_idle().done >= 0
+        assert (app.status(id_).state, app.output(id_, "make")) == ("done", LARGE)
+
+
+def test_settings_can_be_read_in_a_directory_that_was_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERDURE_STORE", raising=False)
+    os.chdir("elsewhere")
+    (home / "elsewhere").rmdir()
+    assert Settings(blobs="large").blobs == "large"
+    with Perdure(f"sqlite:///{home}/a.db", pipelines=[wanderers]) as app:
+        assert app.documents() is not None

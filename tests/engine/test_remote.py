@@ -104,6 +104,20 @@ def test_an_answer_is_saved_and_the_next_stage_runs_under_the_same_attempt(store
         assert waiting(app) == []
 
 
+def test_nothing_is_under_way_when_only_a_service_can_make_room_under_a_limit(store_url: str) -> None:
+    mail = Pipeline("mail", concurrency_key=lambda document: "server", concurrency_per_key=1)
+    mail.remote_stage("ask", event="Asked", done="Answered", output=str)
+    with trial(mail, store=store_url) as app:
+        id_, event = handed_over(app, mail)
+        app.add(text="b", pipeline=mail)
+        assert not app._call(app.service.under_way(0))
+        assert app.remote_finish(id_, event["token"], "yes") == "saved"
+        assert app._call(app.service.under_way(0))
+        drain(app)
+        assert app.status(id_).state == "done"
+        assert len(waiting(app)) == 1
+
+
 def test_an_answer_of_the_stage_that_is_limited_leaves_the_limit(store_url: str) -> None:
     mail = Pipeline(
         "mail", concurrency_key=lambda document: "server", concurrency_per_key=1, concurrency_until="ask"

@@ -18,7 +18,7 @@ from perdure import AsyncPerdure, Document, Perdure, Pipeline
 from perdure.cli import child
 from perdure.engine.garbage import collect
 from perdure.errors import SettingInvalid, StoreUnavailable
-from perdure.store.blobs import DirectoryBlobs, S3Blobs, open_blobs
+from perdure.store.blobs import DirectoryBlobs, S3Blobs, checked, open_blobs
 from perdure.store.blobs.owning import Mark
 from perdure.store.open import open_store
 from tests.doors.command import refused, succeeded
@@ -251,6 +251,32 @@ def test_an_app_starts_without_its_blobs_and_only_calls_that_need_them_fail(
         assert first.run_until_idle().done == 2
         assert [first.output(id_, "read") for id_ in (small, large)] == [1, len(LARGE)]
     assert any(key.endswith("OWNER") for key in unreachable.objects)
+
+
+def test_an_app_starts_although_the_place_of_its_blobs_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        answers, read = asyncio.Event(), DirectoryBlobs.mark
+
+        async def mark(self: DirectoryBlobs) -> Mark | None:
+            await answers.wait()
+            return await read(self)
+
+        monkeypatch.setattr(DirectoryBlobs, "mark", mark)
+        monkeypatch.setattr(checked, "START_S", 0.01)
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes])
+        async with asyncio.timeout(60):
+            await service.start()
+            await service.add(text="x", pipeline=notes)
+            large = asyncio.create_task(service.add(text=LARGE, pipeline=notes))
+            assert not (await asyncio.wait({large}, timeout=0.05))[0]
+            answers.set()
+            await large
+            await service.close()
+
+    asyncio.run(run())
+    assert (tmp_path / "a.db.d" / "blobs" / "OWNER").exists()
 
 
 def test_nothing_is_written_to_a_place_whose_owner_shows_later(bucket: S3Server, tmp_path: Path) -> None:

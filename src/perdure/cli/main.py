@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,6 +113,8 @@ def worker(
     store: StoreOption = None,
 ) -> None:
     """Run a worker: a supervisor and a child that runs the stages. SIGTERM stops it gently, twice at once."""
+    # until there are handlers: the kernel drops a signal that PID 1 of a container neither blocks nor handles
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     options = jsonlib.dumps({"concurrency": concurrency, "queues": queue, "store": store})
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "perdure.cli.supervise", target, options])

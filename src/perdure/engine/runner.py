@@ -230,7 +230,10 @@ class Runner:
                 for name in journey.raws.keys() - wanted:
                     del journey.raws[name]
                 memory.give_back()
-        return None if journey.settled else Finished()
+        if journey.settled:
+            return None
+        await self._check_kept(journey, journey.outputs)
+        return Finished()
 
     async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:
         """From here on another service has the job; its answer brings it back."""
@@ -282,7 +285,7 @@ class Runner:
             frees=job.limit_key is not None and not stage.pipeline.limited(next_stage),
         )  # fmt: skip
         if following is None:
-            await self._check_kept(journey, output)
+            await self._check_kept(journey, [*journey.outputs, output])
             journey.leave(journey)
             kept = await self.store.settle(journey.settle(Done(), save))
         else:
@@ -315,9 +318,8 @@ class Runner:
             duration_ms = monotonic_ms() - journey.started_ms
             publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)
 
-    async def _check_kept(self, journey: Journey, last: StageOutput) -> None:
+    async def _check_kept(self, journey: Journey, made: Sequence[StageOutput]) -> None:
         """No document is done with an output that cannot be read: what is gone is made again, once in a claim."""
-        made = [*journey.outputs, last]
         saved = {name: save for name, save in journey.saved.items() if name not in journey.ignored}
         for name in await saving.lost(made, saved, self.blobs):
             if any(one.stage == name for one in made) or self._answered(journey, name):

@@ -41,7 +41,9 @@ def usable(saves: Iterable[SavedStage], job: Job, pipeline: Pipeline) -> dict[st
     found: dict[str, SavedStage] = {}
     for stage in pipeline.stages:
         begins, only = begins_fresh(job, stage)
-        known = _newest(save for save in _named(newest, stage) if not _to_be_repaired(save, job))
+        named = _named(newest, stage)
+        latest = max((save.generation for save in named), default=0)
+        known = _newest(s for s in named if s.generation == latest and not _to_be_repaired(s, job))
         if known is not None and (not (fresh or begins) or known.generation == job.generation):
             found[stage.name] = known
         fresh = fresh or (begins and not only)

@@ -43,6 +43,7 @@ RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEADY_S = 10.0
 LEAVE_S = 6.0  # beyond its grace, for a child to interrupt what is left and to write that down
 USAGE = 2
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("perdure.worker")
 
@@ -77,8 +78,9 @@ class Supervisor:
     async def run(self) -> int:
         """Until SIGTERM (twice: at once); the exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPPING:
             loop.add_signal_handler(number, self.stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # `perdure worker` blocks them while it starts
         quick, status = 0, 0
         stop_keeping = asyncio.Event()
         try:
@@ -102,8 +104,7 @@ class Supervisor:
                     raise self._store.lost  # no other child would do better
                 steady = loop.time() - child.started_s > STEADY_S
                 quick = 0 if steady else min(quick + 1, len(RESTART_S) - 1)
-                if not self._stop.is_set():
-                    await asyncio.sleep(RESTART_S[quick] if quick > 1 else 0)
+                await self._pause(RESTART_S[quick] if quick > 1 else 0)
             return 0
         finally:
             await self._close(stop_keeping)
@@ -112,6 +113,11 @@ class Supervisor:
         """First call: finish stages and give back the rest. Second: leave at once."""
         self.stops += 1
         self._stop.set()
+
+    async def _pause(self, for_s: float) -> None:
+        """Until then, or until we are to stop."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), for_s)
 
     # --- the child -------------------------------------------------------------------------------
 
@@ -147,8 +153,7 @@ class Supervisor:
             except (StoreUnavailable, StoreBusy) as error:
                 log.warning("waiting for the store: %s", error)
                 tries += 1
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), WAIT_S[min(tries, len(WAIT_S)) - 1])
+                await self._pause(WAIT_S[min(tries, len(WAIT_S)) - 1])
         return self._keeping is not None
 
     async def _open(self, hello: dict[str, Any], child: Child, stopping: asyncio.Event) -> asyncio.Task[None]:
@@ -181,7 +186,8 @@ class Supervisor:
         self._keeper.slate = child.slate
         loop = asyncio.get_running_loop()
         await self._give_back_late_claims()
-        await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
+        with suppress(ConnectionError):  # it has ended
+            await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
         self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
         overdue = False

@@ -31,12 +31,12 @@ PARKED = (
     "SELECT 1 FROM job p WHERE p.limit_key IS NOT NULL AND p.finished_ms IS NULL AND p.state = 'parked' "
     "AND p.queue = $1 AND p.pipeline = $2 AND p.lane = $3 {may} LIMIT 1"
 )
-#: Not all room under its limit is taken by ready jobs of these queues.
+#: Not all room under its limit is taken by jobs that other services work on, and by ready ones of some queues.
 _MAY_ENTER = (
     "AND coalesce((SELECT concurrency FROM slot WHERE key = p.limit_key) > (SELECT count(*) FROM job "
-    "WHERE limit_key = p.limit_key AND finished_ms IS NULL AND state = 'queued' AND queue IN ({queues}) "
-    f"AND {IN_SERVICE}), TRUE)"
+    "WHERE limit_key = p.limit_key AND finished_ms IS NULL AND (state = 'running' AND worker = 0{ready})), TRUE)"
 )
+_READY_OF = f" OR state = 'queued' AND queue IN ({{queues}}) AND {IN_SERVICE}"
 SEEN = "SELECT queue, pipeline, seen_ms FROM served"
 _SEEN = "SELECT 1 FROM served s WHERE s.queue = f.queue AND s.seen_ms > $1"
 UNSERVED = (
@@ -51,7 +51,7 @@ class Serving(Reading):
 
     async def claimable(self, queues: Sequence[str], pipelines: Sequence[str], parked: bool = False) -> bool:
         """Whether a worker of these queues and pipelines could claim a job now, or, if `parked`, when there is room:
-        unless only jobs of other queues, at which nobody works, could make some."""
+        unless only other services, or jobs of other queues, at which nobody works, could make some."""
         since_ms = await self.now_ms() - SERVED_MS
 
         def steps() -> Steps[bool]:
@@ -64,9 +64,8 @@ class Serving(Reading):
                 return False
             served = {queue for queue, _, seen_ms in (yield Query(SEEN)) if seen_ms > since_ms}
             idle = sorted({queue for queue, *_ in flows} - served - set(queues))
-            may = (
-                _MAY_ENTER.format(queues=", ".join(f"${n}" for n in range(4, 4 + len(idle)))) if idle else ""
-            )
+            places = ", ".join(f"${n}" for n in range(4, 4 + len(idle)))
+            may = _MAY_ENTER.format(ready=_READY_OF.format(queues=places) if idle else "")
             for flow in ours:
                 if (yield Query(PARKED.format(may=may), (*flow, *idle))):
                     return True

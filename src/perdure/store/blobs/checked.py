@@ -3,6 +3,7 @@ write or deletion there, and nothing is written or deleted while it cannot be ch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from perdure.store.blobs.owning import Mark, own
 if TYPE_CHECKING:
     from perdure.store.sql_store import SqlStore
 
+START_S = 5.0  # that an app waits for the place of its blobs when it starts
 _log = logging.getLogger("perdure.blobs")
 
 
@@ -38,7 +40,10 @@ class CheckedBlobs:
     async def check_if_reachable(self) -> None:
         """Check the owner now, or before the first write if the place is unreachable. Raises: SettingInvalid."""
         try:
-            await self.check()
+            async with asyncio.timeout(START_S):
+                await self.check()
+        except TimeoutError:
+            _log.warning("the owner of the blobs is checked later: no answer from %s", self.where)
         except StoreUnavailable as error:
             if error.code != UNAVAILABLE:
                 raise
