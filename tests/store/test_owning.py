@@ -16,6 +16,7 @@ import pytest
 
 from perdure import AsyncPerdure, Document, Perdure, Pipeline
 from perdure.cli import child
+from perdure.engine import working
 from perdure.engine.garbage import collect
 from perdure.errors import SettingInvalid, StoreUnavailable
 from perdure.store.blobs import DirectoryBlobs, S3Blobs, checked, open_blobs
@@ -307,7 +308,7 @@ def test_a_worker_waits_for_its_blobs(
         await service.start()
         async with asyncio.timeout(90):
             id_ = (await service.add(text="x", pipeline=notes)).id
-            working = asyncio.create_task(service.run())
+            running = asyncio.create_task(service.run())
             while "waiting for the blobs" not in caplog.text:
                 await asyncio.sleep(0.01)
             assert not service.works
@@ -315,11 +316,45 @@ def test_a_worker_waits_for_its_blobs(
             while (await service.status(id_)).state != "done":
                 await asyncio.sleep(0.01)
             await service.stop()
-            await working
+            await running
         await service.close()
         return len(written(unreachable))
 
     assert asyncio.run(run()) == 1  # the mark
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["between two looks", "in a look"])
+def test_a_worker_that_waits_for_its_blobs_stops_at_once(
+    unreachable: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hangs: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The next look would be in an hour, or it never ends."""
+    monkeypatch.setattr(working, "WAIT_S", (3_600.0,))
+
+    async def run() -> None:
+        service = AsyncPerdure(f"sqlite:///{tmp_path}/a.db", pipelines=[notes], blobs=unreachable.blobs_url())
+        await service.start()
+        looking = asyncio.Event()
+        check = service.blobs.check
+
+        async def looked() -> None:
+            looking.set()
+            await (asyncio.Event().wait() if hangs else check())
+
+        monkeypatch.setattr(service.blobs, "check", looked)
+        async with asyncio.timeout(90):
+            running = asyncio.create_task(service.run())
+            await looking.wait()
+            while not hangs and not caplog.text.count("waiting for the blobs"):
+                await asyncio.sleep(0.01)
+            await service.stop()
+            await running
+        await service.close()
+
+    asyncio.run(run())
 
 
 def test_the_process_of_a_worker_waits_before_it_registers(

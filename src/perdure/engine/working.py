@@ -68,7 +68,7 @@ class Working:
         super().__init__()
         self._crew: Crew | None = None
         self._working = asyncio.Lock()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Working:
         if self._working.locked():
             raise RuntimeError(WORKS_ALREADY)
         async with self._working:
-            self._stopping = False
+            self._stopping.clear()
             await self._run()
 
     async def _run(self) -> None:
@@ -123,10 +123,21 @@ class Working:
                 await self.store.release(one.name, CONFIGURATION)
 
     async def _wait_for_blobs(self) -> None:
-        """Claim nothing before the place of the blobs is known to be ours."""
+        """Claim nothing before the place of the blobs is known to be ours; when asked to stop, return at once."""
+        asked = asyncio.create_task(self._stopping.wait())
+        checking = asyncio.create_task(self._check_blobs())
+        try:
+            await asyncio.wait({asked, checking}, return_when=asyncio.FIRST_COMPLETED)
+            if checking.done():
+                checking.result()
+        finally:
+            asked.cancel()
+            checking.cancel()
+            await asyncio.gather(asked, checking, return_exceptions=True)
+
+    async def _check_blobs(self) -> None:
+        """Check the owner of the blobs, again and again until their place can be reached."""
         for pause_s in chain(WAIT_S, repeat(WAIT_S[-1])):
-            if self._stopping:
-                return
             try:
                 return await self.blobs.check()
             except (StoreUnavailable, StoreBusy) as error:
@@ -141,14 +152,15 @@ class Working:
         if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)
-        if self._stopping:  # asked while we were getting ready
+        if self._stopping.is_set():  # asked while we were getting ready
             self._crew.stop(self.settings.grace_s)
         collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
         try:
             await self._crew.run()
         finally:
             collecting.cancel()
-            self._crew, self._stopping = None, False
+            self._crew = None
+            self._stopping.clear()
 
     def new_crew(self, worker: int, slate: Slate, nursery: Nursery) -> Crew:
         """Workers over our store that have not begun."""
@@ -176,7 +188,7 @@ class Working:
 
     async def stop(self) -> None:
         """Ask the running worker to stop and give it its grace."""
-        self._stopping = True
+        self._stopping.set()
         if self._crew is not None:
             self._crew.stop(self.settings.grace_s)
 
@@ -185,7 +197,7 @@ class Working:
         if self._working.locked():
             raise RuntimeError(WORKS_ALREADY)
         async with self._working:
-            self._stopping = False
+            self._stopping.clear()
             await self.blobs.check()
             before = await self.store.tally()
             running = asyncio.create_task(self._run())
