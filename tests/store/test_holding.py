@@ -9,6 +9,7 @@ from typing import Any
 from perdure.store.base import BREAKER
 from perdure.store.operations import Cancel, NewJob, Promote, Requeue, Settle
 from perdure.store.sql_store import SqlStore
+from tests.store.locks import locked
 from tests.store.making import (
     DONE,
     ORG,
@@ -261,6 +262,21 @@ async def test_a_ramp_follows_its_rate_and_ends_when_nobody_waits(world: World) 
     assert [(act.who, act.verb, act.org) for act in await world.store.acts()] == [
         (BREAKER, "release", None), (BREAKER, "hold", None),
     ]  # fmt: skip
+
+
+async def test_a_ramp_goes_on_while_those_that_wait_are_locked(postgres_world: World) -> None:
+    world = postgres_world
+    await ramping(world, nominal_per_s=20.0)
+    await world.add(*(document(lane="ocr") for _ in range(100)))
+
+    async with locked(world, "SELECT 1 FROM job WHERE id > (SELECT min(id) + 1 FROM job)"):
+        assert await passes(world, SECOND) == 2, "those that are not locked"
+    assert (await dependency(world))["down_ms"] is not None
+    assert len(await claimed(world)) == 2
+
+    await passes(world, SECOND)
+    assert 0 < len(await claimed(world)) < 25
+    assert (await dependency(world))["down_ms"] is not None
 
 
 async def test_what_nobody_claims_does_not_pile_up(world: World) -> None:

@@ -24,7 +24,7 @@ from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
 from perdure.store.counting import Counting
-from perdure.store.dialect import Dialect
+from perdure.store.dialect import HELD_PARKED, HELD_READY, Dialect
 from perdure.store.lacking import LACKING
 
 HOLDS_ANY = 1_000_000_000
@@ -148,19 +148,24 @@ def _ramp(
         return 0, False
     recalled = yield from _recall(sql, counting, held.name)
     wanted = min(number + recalled, int(per_s) + 1)
-    found = yield from _waiting(sql, now_ms, held.name, down.keys() - {held.name}, HOLDS_ANY, wanted)
+    others = down.keys() - {held.name}
+    found = yield from _waiting(sql, now_ms, held.name, others, HOLDS_ANY, wanted)
     if len(found) < wanted:
-        return len(found), True
+        # a job that another transaction has locked waits too, and is only not found
+        waiting = yield from _waiting(sql, now_ms, held.name, others, HOLDS_ANY, wanted, lock=False)
+        if len(waiting) < wanted:
+            return len(found), True
     yield from _lend(sql, now_ms, counting, held.name, found)
     yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
     return len(found), False
 
 
 def _waiting(
-    sql: Dialect, now_ms: int, name: str, closed: Iterable[str], holds_max: int, limit: int
+    sql: Dialect, now_ms: int, name: str, closed: Iterable[str], holds_max: int, limit: int, lock: bool = True
 ) -> Steps[list[Row]]:
     """The first jobs that wait for this dependency and for none of `closed`, of queues and pipelines that a worker
-    serves."""
+    serves. With `lock` they are locked, and those that another transaction has locked are left out."""
+    held_ready, held_parked = (sql.HELD_READY, sql.HELD_PARKED) if lock else (HELD_READY, HELD_PARKED)
     shut = set(closed)
     workers = {queue for (queues,) in (yield Query(sql.SERVED)) for queue in queues.split(",")}
     served = {queue for queue, paused in (yield Query(sql.QUEUES)) if queue in workers and not paused}
@@ -171,8 +176,8 @@ def _waiting(
         if queue in served and name in needed and not needed & shut and (queue, pipeline) not in lacking:
             for suspect in (False, True):
                 asked = (holds_max, queue, pipeline, lane, suspect, limit)
-                found += _from_zero((yield Query(sql.HELD_READY, asked)))
-            found += _from_zero((yield Query(sql.HELD_PARKED, (holds_max, queue, pipeline, lane, limit))))
+                found += _from_zero((yield Query(held_ready, asked)))
+            found += _from_zero((yield Query(held_parked, (holds_max, queue, pipeline, lane, limit))))
     return nsmallest(limit, found)
 
 
