@@ -87,6 +87,10 @@ def show(sweep: Sweep) -> None:
         for name in found:
             table.add_row(name, *(f"{getattr(sweep, column).get(name, 0):,}" for column in COLUMNS))
         Console(soft_wrap=True, highlight=False).print(table)
+    if sweep.left:
+        print(
+            f"  {sweep.left:,} expired leases are left to their workers, which are alive; restart one that is frozen"
+        )
     for file in sweep.archived:
         print(f"  exported to {file}")
     for problem in sweep.problems:

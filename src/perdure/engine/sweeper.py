@@ -53,6 +53,7 @@ class Swept:
     promoted: int = 0
     lent: int = 0
     pruned: int = 0
+    left: int = 0  # leases that have expired and may be renewed still, because their worker lives
     more: bool = False  # leases have expired that it did not come to
     problems: list[tuple[str, Exception]] = field(default_factory=list)
 
@@ -130,7 +131,9 @@ class Sweeper:
         self._compare_clocks(await self.store.now_ms())
         if not expired or await self.store.up_for_s() < self.server_young_s:
             return 0  # right after a restart the workers themselves are only coming back
+        found = len(expired)
         expired = await self._lost(expired)
+        swept.left = found - len(expired)
         gone = await self.store.missing(sorted({job.worker for job in expired if not job.handed_over}))
         results: list[tuple[Job, Result]] = []
         for job in expired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import field
 
@@ -15,6 +16,9 @@ from perdure.errors import PerdureError
 from perdure.operate.retention import Retained, Retaining
 from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
+
+#: Between two looks for signs of life; a worker that shows them by beats does so twice a second.
+APART_S = 2.0
 
 
 @frozen
@@ -39,6 +43,7 @@ class Sweep:
     purged: int = 0  # documents that were beyond their limit
     archived: tuple[str, ...] = ()  # the files that the dead ones of them are in
     duration_ms: int = 0
+    left: int = 0  # leases that had run out and are left to their workers, which live
 
 
 class Sweeping(Retaining):
@@ -58,6 +63,8 @@ class Sweeping(Retaining):
     async def sweeping(self, told: Callable[[StuckRun], None]) -> Sweep:
         """As `sweep`; tells on the way how far it is."""
         sweeper = Sweeper(self.store, self.events, self.retention, self.stuck_policy)
+        living = await self._living()
+        sweeper.lives = lambda worker, _: worker in living
         swept = await sweeper.sweep(0.0)
         run = await sweeper.stuck.run(told, swept.problems)
         found = run or StuckRun(problems=swept.failed, errors=swept.errors)
@@ -73,5 +80,21 @@ class Sweeping(Retaining):
             dict(found.buried), dict(found.errors), tuple(found.problems), found.since_ms, found.looked_at,
             swept.recovered, swept.promoted + (again.promoted if again else 0), swept.lent, swept.pruned,
             retained.dead + retained.done, retained.files,
-            found.duration_ms,
+            found.duration_ms, swept.left,
         )  # fmt: skip
+
+    async def _living(self) -> set[int]:
+        """The workers that live: they hold their lock, or beat between two looks where a lock may be lost.
+
+        A wrong clock ends leases that are renewed all the time, and one sweep cannot tell those from others.
+        """
+        store = self.store
+        before = dict(await store.peers())
+        gone = await store.missing(sorted(before))
+        if not gone or not store.needs_sign_of_life or not await store.expired(1):
+            return before.keys() - gone
+        await asyncio.sleep(APART_S)
+        after = dict(await store.peers())
+        return {
+            worker for worker, beat_ms in after.items() if worker not in gone or beat_ms != before.get(worker)
+        }
