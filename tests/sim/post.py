@@ -86,6 +86,8 @@ class Office:
         await store.open()
         relay = SimRelay(self.post, store)
         while True:
+            if store.lost is not None:
+                raise store.lost
             if not await relay.turn():
                 await asyncio.sleep(0.5)
 

@@ -94,6 +94,30 @@ async def test_flow_that_was_declared_in_the_lost_moments_is_declared_again(worl
     assert [c.document.id for c in await world.claim(queues=(QUEUE,))] == [id_]
 
 
+async def test_number_of_a_worker_that_is_lost_and_lives_is_not_given_again(postgres_world: World) -> None:
+    """Its row is lost, and the sequence of the numbers is as it was before."""
+    world = postgres_world
+    await world.execute("DELETE FROM worker WHERE id = $1", world.worker)
+    await world.execute("SELECT setval(pg_get_serial_sequence('worker', 'id'), $1, false)", world.worker)
+    other = await world.another()
+
+    assert await other.register("worker", "other", [QUEUE]) != world.worker
+
+
+async def test_number_of_a_client_that_is_lost_and_lives_is_not_given_again(postgres_world: World) -> None:
+    """Otherwise either would take the other's flushes for its own."""
+    world = postgres_world
+    await world.add(document())
+    ours = world.store.flusher.client
+    await world.execute("DELETE FROM worker WHERE id = $1", ours)
+    await world.execute("SELECT setval(pg_get_serial_sequence('worker', 'id'), $1, false)", ours)
+    world.store.driver._held.discard(("worker", ours))  # type: ignore[attr-defined]
+    other = await world.another()
+    await other.add([document()])
+
+    assert other.flusher.client != ours
+
+
 async def test_stage_in_doubt_after_a_lost_one_is_refused(world: World) -> None:
     await world.add(document(), document())
     first, second = (c.job for c in await world.claim(2))

@@ -257,17 +257,13 @@ class Dialect(CountingSql, FairnessSql, ABC):
     FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
     FLUSH_SEEN = "UPDATE worker SET flush = flush WHERE id = $1"
     NOW = "SELECT coalesce(CAST($1 AS bigint), perdure_now())"
-    WORKER_ADD = (
-        "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
-        "FROM (SELECT coalesce(CAST($4 AS bigint), perdure_now()) AS now_ms) AS t RETURNING id"
-    )
     WORKER_DROP = "DELETE FROM worker WHERE id = $1 RETURNING fenced"
     WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1 RETURNING id"
     WORKER_IDLE = "UPDATE worker SET idle = $2 WHERE id = $1 AND idle <> $2"
     WORKERS = (
         "SELECT w.id, w.kind, w.name, w.queues, w.started_ms, w.beat_ms, "
         "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced FROM worker "
-        "w ORDER BY w.id"
+        "w ORDER BY w.started_ms, w.id"
     )
     #: Those that have written nothing since.
     CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"
@@ -628,6 +624,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     NOTIFY: str | None = None
 
     # written per database
+    WORKER_ADD: str  # answers its new number, or nothing: try again
     WORKER_AGAIN: str
     MIGRATED: str
     DOCUMENT_ADD: str
@@ -721,7 +718,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CHUNK_DROP: str
     CHUNKS_GO: str  # whether chunks may be deleted in this transaction: "1" or ""
     INDEXED_SET: str
-    INDEXED_MARK: str  # what changes from now on is not below it
+    INDEXED_MARK: str  # what changes from now on is not below it; and of which server the number is
     CONNECTION_ADD: str
     CONNECTION_DROP: str  # by its key
     CONNECTION_CUT: str  # all that lead from a chunk

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
 from perdure.errors import (
@@ -36,6 +36,8 @@ BATCH_MAX = 1_000
 SLICE = 50  # answers that are given at a go
 CLOSE_S = 5.0
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+NEEDS = "SELECT max(needs) FROM migration"
+T = TypeVar("T")
 
 
 class Forgotten(Exception):
@@ -299,13 +301,26 @@ class Flusher:
             raise Forgotten(behind=bool(found) and found[0][0] < number)
         self._guarded = True
         now_ms, needs = guarded[0]
+        self._check_needs(needs)
+        flush = Flush(sql, self.client, number, now_ms, self._known, self._written)
+        return (yield from flush.run(ops)), flush
+
+    def checked(self, steps: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:
+        """The same steps, for a transaction past the flusher. Raises: SchemaNewer instead of running them."""
+
+        def checked() -> Steps[T]:
+            self._check_needs((yield Query(NEEDS))[0][0])
+            return (yield from steps())
+
+        return checked
+
+    def _check_needs(self, needs: int) -> None:
+        """Refuse to write where a newer release has migrated the store. Raises: SchemaNewer."""
         if needs > self.knows:
             self.lost = SchemaNewer(
                 "the store was migrated by a newer release and this program writes nothing more; upgrade this program"
             )
             raise self.lost
-        flush = Flush(sql, self.client, number, now_ms, self._known, self._written)
-        return (yield from flush.run(ops)), flush
 
 
 def _tell(batch: Sequence[Pending], answers: Sequence[Any]) -> None:

@@ -45,6 +45,7 @@ class Matrix:
         self.dimensions = dimensions
         self.count = 0
         self.mark = 0  # of the last look for changes
+        self.server = ""  # whose mark it is
         self.changes: dict[str, str] = {}
         self._rows: Floats = np.empty((0, dimensions), np.float32)
         self._nums = np.empty(0, np.int64)

@@ -66,6 +66,14 @@ class PostgresDialect(Dialect):
     #: It takes a lock on the whole server at commit, so it is sent only when somebody sleeps.
     NOTIFY = "SELECT pg_notify('perdure', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
     MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"
+    #: At random: a standby that is promoted without the last commits would give the next ones of a sequence again,
+    #: while those who have them live on.
+    WORKER_ADD = (
+        "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) OVERRIDING SYSTEM VALUE "
+        "SELECT CAST(1 + floor(random() * 2147483646) AS int), $1, $2, $3, now_ms, now_ms "
+        "FROM (SELECT coalesce(CAST($4 AS bigint), perdure_now()) AS now_ms) AS t "
+        "ON CONFLICT (id) DO NOTHING RETURNING id"
+    )
     WORKER_AGAIN = (
         "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) OVERRIDING SYSTEM VALUE "
         "VALUES ($1, 'worker', $2, $3, $4, $4) ON CONFLICT (id) DO NOTHING"
@@ -312,7 +320,8 @@ class PostgresDialect(Dialect):
         "change = CAST(CAST(pg_current_xact_id() AS text) AS bigint) WHERE org = $1 AND document_id = $2"
     )
     INDEXED_MARK = (
-        "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) "
+        "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
+        "CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) "
         "WHERE CAST($1 AS text) IS NOT NULL"
     )
     CONNECTION_ADD = insert(

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -14,7 +15,7 @@ from typing import TypeVar
 from perdure.core.clock import Clock, SystemClock
 from perdure.core.events import Events
 from perdure.core.model import Job
-from perdure.errors import InputInvalid, StoreBusy, StoreError, StoreUnavailable, Unstorable
+from perdure.errors import InputInvalid, SchemaNewer, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, exchange, holding, migrate, rows
 from perdure.store.archive import Archive
 from perdure.store.auditing import Auditing
@@ -120,7 +121,8 @@ class SqlStore(
         client, self.flusher.client = self.flusher.client, 0
         try:
             if client:
-                await self.retire(client)
+                with suppress(SchemaNewer):  # those who may still write forget the row after a day
+                    await self.retire(client)
         finally:
             await self.driver.close()
 
@@ -144,9 +146,9 @@ class SqlStore(
     # --- workers ---------------------------------------------------------------------------------
 
     async def register(self, kind: str, name: str, queues: Sequence[str]) -> int:
-        added = await self._change(
-            Query(self.sql.WORKER_ADD, (kind, name, ",".join(queues), self.clock.now_ms()))
-        )
+        adding = Query(self.sql.WORKER_ADD, (kind, name, ",".join(queues), self.clock.now_ms()))
+        while not (added := await self._change(adding)):
+            pass  # the number was taken
         worker = int(added[0][0])
         if not await self.driver.lock("worker", worker):
             raise StoreError(f"the lock of the new worker {worker} is taken; start again")
@@ -442,7 +444,7 @@ class SqlStore(
         """A transaction of its own, past the flusher; tried again while the store is busy."""
         for wait_s in (*RETRY_S, None):
             try:
-                return await self.driver.write(steps)
+                return await self.driver.write(self.flusher.checked(steps))
             except StoreBusy:
                 if wait_s is None:
                     raise

@@ -70,6 +70,10 @@ class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
     MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
+    WORKER_ADD = (
+        "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
+        "FROM (SELECT coalesce($4, perdure_now()) AS now_ms) AS t RETURNING id"
+    )
     WORKER_AGAIN = (
         "INSERT INTO worker (id, kind, name, queues, started_ms, beat_ms) VALUES ($1, 'worker', $2, $3, $4, $4) "
         "ON CONFLICT (id) DO NOTHING"
@@ -206,7 +210,7 @@ class SqliteDialect(Dialect):
         "change = (SELECT max(change) + 1 FROM indexed WHERE org = $1) WHERE org = $1 AND document_id = $2"
     )
     INDEXED_LOCK_PURGE = "SELECT org, document_id, expected FROM indexed WHERE org = $1 AND document_id = $2"
-    INDEXED_MARK = "SELECT coalesce(max(change), 0) + 1 FROM indexed WHERE org = $1"
+    INDEXED_MARK = "SELECT coalesce(max(change), 0) + 1, '' FROM indexed WHERE org = $1"
     CONNECTION_ADD = (
         f"INSERT INTO connection ({', '.join(NEW_CONNECTION)}) SELECT $1, $2, $3, $4, $5, $6, $7 "
         "WHERE EXISTS (SELECT 1 FROM chunk WHERE org = $1 AND document_id = $2 AND id = $3) "

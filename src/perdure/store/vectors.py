@@ -56,14 +56,18 @@ class Vectors:
     async def _fresh(self, which: Which) -> Matrix | None:
         """The matrix with every change so far; None if there is no room for it."""
         matrix = self.matrices.pop(which, None) or Matrix(which.dimensions)
-        mark, changed = await self._changed(which, matrix.mark)
+        mark, server, changed = await self._changed(which, matrix.mark)
+        if matrix.mark and server != matrix.server:
+            # a standby that was promoted may lack changes, and gives their numbers to others
+            matrix = Matrix(which.dimensions)
+            mark, server, changed = await self._changed(which, 0)
         changed = [one for one in changed if matrix.changes.get(one.id) != one.change]
         row_bytes = which.dimensions * 4 + 12
         if matrix.size + sum(one.expected for one in changed) * row_bytes > self.room_bytes:
             return None
         async for documents, found in self._blocks(which, changed):
             await asyncio.to_thread(_put, matrix, documents, found)
-        matrix.mark = mark
+        matrix.mark, matrix.server = mark, server
         self.matrices[which] = matrix
         while sum(one.size for one in self.matrices.values()) > self.room_bytes and len(self.matrices) > 1:
             self.matrices.popitem(last=False)
@@ -73,7 +77,7 @@ class Vectors:
         self, which: Which, wanted: Floats, limit: int | None, among: Among, least: float
     ) -> list[list[Near]]:
         best: list[list[Near]] = [[] for _ in wanted]
-        _, everything = await self._changed(which, 0)
+        _, _, everything = await self._changed(which, 0)
         async for documents, found in self._blocks(which, everything):
             block = Matrix(which.dimensions)
             await asyncio.to_thread(_put, block, documents, found)
@@ -84,15 +88,15 @@ class Vectors:
             ]
         return best
 
-    async def _changed(self, which: Which, mark: int) -> tuple[int, list[Changed]]:
-        """Documents that may have changed since the mark, and the mark for the next time."""
+    async def _changed(self, which: Which, mark: int) -> tuple[int, str, list[Changed]]:
+        """The mark for the next time, the server that gave it, and documents that may have changed since the mark."""
         sql = self._driver.dialect
 
-        def steps() -> Steps[tuple[int, list[Changed]]]:
+        def steps() -> Steps[tuple[int, str, list[Changed]]]:
             # the mark first: what commits between the two reads is then seen twice, not never
-            following = (yield Query(sql.INDEXED_MARK, (which.org,)))[0][0]
+            following, server = (yield Query(sql.INDEXED_MARK, (which.org,)))[0]
             found = yield Query(sql.INDEXED_SINCE, (which.org, mark))
-            return following, [Changed(*row) for row in found]
+            return following, server, [Changed(*row) for row in found]
 
         return await self._driver.read(steps)
 

@@ -77,6 +77,9 @@ class Relay:
     async def turn(self) -> int:
         """Publish a batch, if it is our turn and there is one; how many events."""
         try:
+            if self.store.lost is not None:  # we could not note that they were sent
+                await self.store.leave_relay()
+                return 0
             if not await self.store.lead_relay() and await self.store.outbox_late_ms() < NEGLECT_MS:
                 return 0
             events = await self.store.outbox(BATCH)

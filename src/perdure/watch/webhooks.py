@@ -71,6 +71,8 @@ class Dispatcher:
             while True:
                 led = False
                 try:
+                    if self.store.lost is not None:  # we could not note what was sent
+                        return
                     if led := await self.store.lead_webhooks() or await self._neglected():
                         await self.turn()
                 except StoreError:
