@@ -18,7 +18,9 @@ OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json"
 
 def routes() -> list[tuple[str, str]]:
     """Every route that the OpenAPI document tells of, except those that are for everybody."""
-    return [(m.upper(), path) for path, methods in paths_of_openapi().items() for m in methods if path not in OPEN]
+    return [
+        (m.upper(), path) for path, methods in paths_of_openapi().items() for m in methods if path not in OPEN
+    ]
 
 
 def test_there_are_routes_to_walk() -> None:

@@ -271,7 +271,9 @@ def _wait_for(url: str) -> None:
 
 def bodies() -> list[str]:
     """Paths of all routes that take a body."""
-    return sorted(path for path, verbs in paths_of_openapi().items() if "requestBody" in verbs.get("post", {}))
+    return sorted(
+        path for path, verbs in paths_of_openapi().items() if "requestBody" in verbs.get("post", {})
+    )
 
 
 @pytest.mark.parametrize("path", bodies())
