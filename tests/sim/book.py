@@ -7,6 +7,7 @@ is judged in `moves`, what the world looks like in the end in `ending`.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tests.sim.post import Post
 
 DELETE = apsw.SQLITE_DELETE
+FILE = re.compile(" exported to | imported from ")
 
 
 class Book:
@@ -165,7 +167,8 @@ class Book:
 
     def _acted(self, rowid: int) -> None:
         verb, target, who, reason = self._row(ACT, rowid)
-        self.world.happened(f"act {verb}", f"{target.partition(' exported to')[0]} by {who}")
+        about = FILE.split(target)[0]  # whose name is another one each time
+        self.world.happened(f"act {verb}", f"{about} by {who}")
         if reason.startswith("not before "):
             self.put_off[target] = int(reason.split()[-1])
         self.acts[verb, target, who] += 1
@@ -233,6 +236,8 @@ class Book:
         self.marked_now.append(("repaired", key[0], key[3]))
 
     def _keep_items(self, changes: dict[int, int], by: Process, jobs: list[Move]) -> None:
+        if not changes:
+            return
         pruned = {(old.document_id, old.pipeline) for old, new in jobs if old is not None and new is None}
         at_work = {(job.document_id, job.pipeline) for job in self.jobs.values() if job.ending is None}
         for rowid, kind in changes.items():

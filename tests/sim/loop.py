@@ -81,7 +81,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        return self.call_at(self.now_s + delay, callback, *args, context=context)
+        when = self.now_s + delay
+        step = Step(when, callback, args, context)
+        heappush(self._later, (when, when, next(self._numbers), step))
+        return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from perdure.core import outcome as rules
 from perdure.core import token
-from perdure.engine import intake, keeper, stuck
+from perdure.engine import execution, intake, keeper, memory, stuck
 from perdure.operate import requeue
 from perdure.operate.desk import Desk
 from perdure.store import migrate
@@ -35,6 +36,9 @@ from tests.sim.world import Faults, Process, World, here
 BOUND_S = 1_500.0  # far beyond lease + sweep + every backoff, in virtual time
 QUIET_S = 200.0  # nothing that anybody waits for takes longer
 MIGRATIONS = migrate.known("sqlite")
+NO_ROOMS = types.SimpleNamespace(
+    new_room=lambda: Path("nowhere"), remove=lambda _: None
+)  # cells write no files
 NEWER = migrate.Migration("9999", len(MIGRATIONS) + 1, "")  # which only a newer release has
 
 
@@ -113,6 +117,12 @@ def _determined(world: World) -> Iterator[None]:
             (requeue, "time", time),
             (stuck, "time", time),
             (asyncio, "to_thread", at_once),
+            (
+                memory,
+                "give_back_if_grown",
+                lambda: None,
+            ),  # it collects garbage, whenever this process has grown
+            (execution, "rooms", NO_ROOMS),
         ):
             patches.enter_context(mock.patch.object(where, name, instead))
         yield

@@ -24,6 +24,7 @@ _SLOT = struct.Struct(f"<{FIELDS}q")
 _TAKEN = struct.Struct("<7q")  # from JOB on
 _RUNNING = struct.Struct("<3q")  # from LEASE on
 _PAUSED = struct.Struct("<2q")  # from STARTED on
+_ALL = tuple(reversed(range(SLOTS_MAX)))
 
 
 @frozen
@@ -53,16 +54,16 @@ def shared_memory(name: str, size: int) -> tuple[mmap.mmap, int]:
 class Slate:
     """A table of jobs in hand: `memory` is plain for one process, shared through `fd` for two."""
 
-    def __init__(self, memory: bytearray | mmap.mmap, fd: int = -1) -> None:
+    def __init__(self, memory: mmap.mmap, fd: int = -1) -> None:
         self._memory = memory
         self.fd = fd
         # freed slots are taken again first, so those that were ever used are always the first ones
-        self._free = list(range(len(memory) // _SLOT.size - 1, -1, -1))
+        self._free = list(_ALL)
 
     @classmethod
     def private(cls) -> Slate:
         """For a keeper in a thread of the same process."""
-        return cls(bytearray(SIZE))
+        return cls(mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     @classmethod
     def shared(cls) -> Slate:
@@ -125,7 +126,8 @@ class Slate:
     def held(self) -> list[Held]:
         """Every job in hand; a slot that is being written at this moment is left out."""
         found = []
-        for slot, whole in enumerate(_SLOT.iter_unpack(self._memory[:KEPT])):
+        for slot in range(SLOTS_MAX):
+            whole = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
             token, job_id, lease_ms, started, deadline_ms, renewed_ms, _, used = whole
             if not used:
                 break

@@ -96,6 +96,8 @@ def enter(
     """Write new jobs, whose flows are declared: waiting if not due, parked if limited, ready otherwise. Move waiting
     ones that are `due` (rows of DUE) on to their queue; those that are `held` from now on get a turn. All turns of a
     flush are assigned together, because the transaction that assigns them locks them in order."""
+    if not (entries or due or raised or held):
+        return
     limited = {(e.job.limit_key, e.job.limit_each) for e in entries if e.job.limit_key and e.job.limit_each}
     if limited:
         yield Query(sql.SLOT_ADD, rows=sorted(limited))

@@ -85,5 +85,7 @@ def note(
 
 def _late(claims: Sequence[Claim], now_ms: int, written: Written) -> list[tuple[str, str]]:
     """Queues and pipelines of which it is to be written down that they are served."""
+    if not claims:
+        return []
     pairs = {(queue, pipeline) for op in claims for queue in op.queues for pipeline in op.pipelines or ()}
     return [pair for pair in sorted(pairs) if abs(now_ms - written.get(pair, -SEEN_MS)) >= SEEN_MS]
