@@ -139,7 +139,7 @@ class Reader(threading.Thread):
             self.mixed.append(f"{what}: revisions {sorted(revisions)}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     ("seconds", "kills"),
     [pytest.param(3, 1, id="short"), pytest.param(100, 30, id="long", marks=pytest.mark.long)],

@@ -127,7 +127,7 @@ def assert_survives_in_the_middle(fleet: Fleet, service: OpenAIServer, struck: d
     assert_like_undisturbed(fleet, entries, ids)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1_800)
 def test_killed_in_the_middle_of_a_long_book(service: OpenAIServer, local_library: Fleet) -> None:
     """With one chapter in hand each time: that one is read again, and no other."""
     struck = {"child": "extract:item-150", "cell": "extract:item-350"}
@@ -135,7 +135,7 @@ def test_killed_in_the_middle_of_a_long_book(service: OpenAIServer, local_librar
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_800)
 def test_killed_again_and_again_in_a_long_book(service: OpenAIServer, library: Fleet) -> None:
     struck = {"child": "extract:item-1", "cell": "extract:item-250", "supervisor": "extract:item-500"}
     assert_survives_in_the_middle(library, service, struck)

@@ -22,7 +22,7 @@ from tests.faults.replication import Node, Replication, replication
 from tests.faults.stages import STORE_VARIABLE
 from tests.faults.voyage import hasty
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1_800)
 
 WORKERS = 2
 CONCURRENCY = 5

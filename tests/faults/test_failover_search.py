@@ -11,7 +11,7 @@ from tests.faults.replication import Replication, replication
 from tests.store.making import ORG, World
 from tests.store.test_chunks import MODEL, indexed, vector
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1_800)
 
 LOST = 50
 EAST, NORTH = vector(1, 0), vector(0, 1)

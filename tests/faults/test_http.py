@@ -13,7 +13,7 @@ from tests.faults.uploading import Uploads
 
 @pytest.mark.parametrize(
     ("number", "kills"),
-    [(100, 2), pytest.param(1000, 12, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
+    [(100, 2), pytest.param(1000, 12, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],
 )
 def test_uploads_survive_the_death_of_the_server(
     store_url: str, tmp_path: Path, number: int, kills: int

@@ -24,7 +24,7 @@ from tests.faults.proxy import Broken, Fault, Proxy
 CONCURRENCY = 8
 SHORT, LONG = 20, 500
 drops = pytest.mark.parametrize(
-    "drops", [SHORT, pytest.param(LONG, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    "drops", [SHORT, pytest.param(LONG, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
 )
 
 

@@ -49,7 +49,7 @@ def post(service: OpenAIServer, store_url: str, tmp_path: Path) -> Iterator[Flee
 @pytest.mark.parametrize(
     ("messages", "kills", "every_s"),
     [
-        pytest.param(300, 5, (0.3, 1.5), id="short", marks=pytest.mark.timeout(180)),
+        pytest.param(300, 5, (0.3, 1.5), id="short", marks=pytest.mark.timeout(1_800)),
         pytest.param(3_000, 25, (1.0, 6.0), id="long", marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
     ],
 )

@@ -35,7 +35,7 @@ def test_killed_at_every_place(fleet: Fleet, victim: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("victim", ["supervisor", "child"])
 def test_one_document_killed_at_every_place_in_turn(fleet: Fleet, victim: str) -> None:
     """Fifteen kills of one and the same document."""

@@ -21,7 +21,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_restarts_under_load(server: Server, tmp_path: Path, mode: str) -> None:
     """Down for a moment, then for three seconds; `immediate` is as if the server had crashed."""
@@ -50,7 +50,7 @@ def test_restarts_under_load(server: Server, tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(1_800)
 def test_worker_while_the_server_is_away(server: Server, tmp_path: Path) -> None:
     """A child that dies meanwhile is replaced when the server is back; one that is to stop does not wait for it."""
     with Fleet(server.url, tmp_path, server_old=False) as fleet:

@@ -19,7 +19,7 @@ CONCURRENCY = 20
 TAKEOVER_S = 15.0  # a lease has 30: only the lock of the dead worker tells earlier
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(1_800)
 def test_killed_under_load(fleet: Fleet) -> None:
     """Two workers with 20 of 200 documents in hand each; one is killed."""
     texts = {f"d{number}": "0.1" for number in range(JOBS)}

@@ -20,7 +20,7 @@ NEGLECT_S, SWEEP_S, MARGIN_S = 3, 1, 60
     "rounds",
     [
         pytest.param(1, id="short"),
-        pytest.param(14, id="long", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+        pytest.param(14, id="long", marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
     ],
 )
 def test_no_late_write_is_accepted(fleet: Fleet, rounds: int) -> None:

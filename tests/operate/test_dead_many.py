@@ -59,7 +59,7 @@ async def working(url: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    "count", [30, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    "count", [30, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
 )
 async def test_five_causes_and_what_an_operator_does_about_them(
     store_url: str, tmp_path: Path, count: int

@@ -63,7 +63,7 @@ def played(seeds: Sequence[int], note: Callable[[str, object], None]) -> tuple[C
     return seen, met
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("first", range(0, SEEDS_QUICK, CHUNK_QUICK))
 def test_no_seed_breaks_a_promise(first: int, record_property: Callable[[str, object], None]) -> None:
     seen, met = played(range(first, first + CHUNK_QUICK), record_property)
@@ -104,7 +104,7 @@ def test_a_seed_is_the_same_story_every_time_and_everywhere(seed: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("bug", BUGS.values(), ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     with bug.planted():

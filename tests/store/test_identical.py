@@ -45,7 +45,7 @@ TABLES = (
     "org",
 )
 #: made by chance or by the database: equal in meaning, not in value
-UNLIKE = {"id", "token", "worker", "error_meta"}
+UNLIKE = {"id", "token", "worker", "error_meta", "flush"}  # a flush is named after its worker
 
 
 @dataclass

@@ -13,6 +13,7 @@ from perdure.operate.status import overview
 from perdure.store import postgres_session
 from perdure.store.base import Query, Steps
 from perdure.store.open import open_store
+from perdure.store.postgres_dialect import PostgresDialect
 from tests.store.making import document
 
 MODE = "SELECT current_setting('synchronous_commit')"
@@ -72,7 +73,11 @@ async def test_commits_behind_a_pooler_wait_for_the_disk(postgres_store_url: str
         await store.close()
 
 
-async def test_stores_in_two_schemas_of_a_database_share_no_lock(postgres_url: str) -> None:
+async def test_stores_in_two_schemas_of_a_database_share_no_lock(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_number = PostgresDialect.WORKER_ADD.replace("random()", "0.5")
+    monkeypatch.setattr(PostgresDialect, "WORKER_ADD", one_number)
     names = ("first", "second")
     stores = []
     for name in names:
