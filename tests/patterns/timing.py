@@ -23,7 +23,8 @@ GROWTH_MAX = 5.0
 FLOOR_S = 0.005
 #: A run that takes longer is given up; the slowest that is linear takes a tenth.
 CUT_S = 0.25
-TRIES = 12
+#: Before a growth counts: the median of as many runs.
+TRIES = 30
 
 
 class TooLong(Exception):
