@@ -42,9 +42,8 @@ _LABELS = {
     "windows-874": "cp874", "x-x-big5": "big5hkscs", "x-gbk": "gb18030", "unicode": "utf-16-le",
 }  # fmt: skip
 
-_META = re.compile(rb"<meta\s[^>]{0,500}?\bcharset\s*=\s*[\"']?\s*([a-z0-9_:.-]{2,40})", re.IGNORECASE)
+_META = re.compile(rb"<meta\s[^>]{0,500}?\bcharset\s*+=\s*+[\"']?\s*+([a-z0-9_:.-]{2,40})", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\s[^>]{0,200}?\bencoding\s*=\s*[\"']([a-z0-9_:.-]{2,40})", re.IGNORECASE)
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
 
 
 @frozen
@@ -87,9 +86,17 @@ def _inside(content: bytes) -> str | None:
     head = content[:HEAD_BYTES]
     if not head.lstrip().startswith(b"<"):
         return None
-    found = _XML.match(head) or _META.search(_COMMENT.sub(b"", head))
+    found = _XML.match(head) or _META.search(_without_comments(head))
     label = found[1].decode("ascii") if found else None
     return "utf-8" if label and (codec(label) or "").startswith("utf-16") else label
+
+
+def _without_comments(head: bytes) -> bytes:
+    kept, at = [], 0
+    while (begin := head.find(b"<!--", at)) >= 0 and (end := head.find(b"-->", begin + 4)) >= 0:
+        kept.append(head[at:begin])
+        at = end + 3
+    return b"".join([*kept, head[at:]])
 
 
 def _utf_16(content: bytes) -> str | None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 _VARIABLE = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.I), "<id>"),
-    (re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.I), "<url>"),
+    (re.compile(r"\b[a-z][a-z0-9+.-]{0,63}://\S+", re.I), "<url>"),  # no scheme is longer
     (re.compile(r"(?<![\w.])(?:/[^\s/:'\"]+){2,}/?"), "<path>"),
     (re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|`[^`]*`"), "<text>"),
     (re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{12,}\b", re.I), "<hex>"),

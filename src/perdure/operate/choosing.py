@@ -122,7 +122,7 @@ def names_of(failed: str) -> tuple[str, ...]:
 
 def age_ms(age: str | float) -> int:
     """`90s`, `30m`, `2h`, `3d`, `1w` or a number of seconds, as milliseconds."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(age).lower())
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*+([a-z]*)\s*", str(age).lower())
     if not found or (found[2] or "s") not in UNITS_S or not math.isfinite(float(found[1])):
         raise InputInvalid(f"an age is written like 90s, 30m, 2h, 3d or 1w, not {age!r}", code="age_invalid")
     return int(min(float(found[1]) * UNITS_S[found[2] or "s"] * 1_000, 1e14))

@@ -17,8 +17,8 @@ VERSION = 3
 #: A long text is taken in pieces: where it has no place to pause, the splitter's time grows faster than the text.
 PIECE_CHARS = 100_000
 
-_LEADING = re.compile(rf"(?:\s*{ANCHOR}\s*)+")
-_TRAILING = re.compile(rf"(?:\s*{ANCHOR}\s*)+\Z")
+_LEADING = re.compile(rf"(?:\s*{ANCHOR})+\s*")
+_SIGN = re.compile(ANCHOR)
 
 #: Where a part of the text begins, its anchor, and its page if it has one.
 PartStart = tuple[int, str, int | None]
@@ -54,8 +54,12 @@ def _trimmed(chunk: str) -> tuple[int, str]:
         return 0, chunk
     leading = _LEADING.match(chunk)
     lead = leading.end() if leading else 0
-    trailing = _TRAILING.search(chunk, lead)
-    return lead, chunk[lead : trailing.start() if trailing else len(chunk)]
+    end = len(chunk)
+    for sign in reversed([*_SIGN.finditer(chunk, lead)]):
+        if chunk[sign.end() : end].strip():
+            break
+        end = sign.start()
+    return lead, chunk[lead:] if end == len(chunk) else chunk[lead:end].rstrip()
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-_TAKEN = re.compile(r"\d+: FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
+_TAKEN = re.compile(r"(?<!\d)\d+: FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
 _LOCK = re.compile(rb"^lock:.* FLOCK +ADVISORY +WRITE ", re.MULTILINE)
 
 

@@ -134,7 +134,8 @@ class _Body:
         depth = value(numbering, "ilvl")
         listed = value(numbering, "numId")
         indent = "  " * min(int(depth) if depth.isdigit() else 0, 8)
-        return "" if listed == "0" else indent + ("1. " if (listed, depth or "0") in self._numbered else "- ")
+        numbered = (depth or "0") in self._numbered.get(listed, ())
+        return "" if listed == "0" else indent + ("1. " if numbered else "- ")
 
     def _link(self, node: _Element, text: str) -> str:
         target = self._links.get(node.get(f"{R}id") or "", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from perdure.pipelines.extract.archive import Archive, parse_xml, resolve
@@ -63,20 +63,22 @@ def heading_levels(styles: _Element | None) -> dict[str, int]:
     return levels
 
 
-def numbered_lists(numbering: _Element | None) -> set[tuple[str, str]]:
-    # (list, depth) of those with numbers instead of bullets
+def numbered_lists(numbering: _Element | None) -> dict[str, Collection[str]]:
+    """The depths of each list that have numbers instead of bullets; lists of one shape share them."""
     if numbering is None:
-        return set()
-    shapes = {
-        (shape.get(f"{W}abstractNumId"), level.get(f"{W}ilvl")): value(level, "numFmt")
-        for shape in numbering.iter(f"{W}abstractNum")
-        for level in shape.iter(f"{W}lvl")
-    }
+        return {}
+    shapes: dict[str, dict[str, None]] = {}
+    for shape in numbering.iter(f"{W}abstractNum"):
+        depths = shapes.setdefault(shape.get(f"{W}abstractNumId") or "", {})
+        for level in shape.iterchildren(f"{W}lvl"):
+            depth = level.get(f"{W}ilvl") or ""
+            if value(level, "numFmt") in ("bullet", "none"):
+                depths.pop(depth, None)
+            else:
+                depths[depth] = None
     return {
-        (listed.get(f"{W}numId") or "", depth or "")
+        listed.get(f"{W}numId") or "": shapes.get(value(listed, "abstractNumId"), {})
         for listed in numbering.iter(f"{W}num")
-        for (shape, depth), form in shapes.items()
-        if shape == value(listed, "abstractNumId") and form not in ("bullet", "none")
     }
 
 

@@ -7,7 +7,7 @@ import email.errors
 import re
 from email.message import EmailMessage, Message
 from email.parser import BytesParser
-from email.policy import compat32, default
+from email.policy import EmailPolicy, compat32
 from pathlib import Path
 
 from perdure.errors import Permanent
@@ -20,7 +20,19 @@ from perdure.pipelines.extract.part import Part, clean, make_part
 _SHOWN = ("From", "To", "Cc", "Date")
 _PARTS_MAX = 1_000
 _HEADER_CHARS_MAX = 1_000
+_HEADER_READ_MAX = 2_000
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
+
+
+class _Bounded(EmailPolicy):
+    """Of each header only so much that the parser, whose time grows faster than the header, is done in time."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        return name, value[:_HEADER_READ_MAX]
+
+
+_POLICY = _Bounded()
 
 
 class MailReader:
@@ -34,7 +46,7 @@ class MailReader:
         if path.stat().st_size > caps.TEXT_BYTES_MAX:
             raise bomb(f"the message has more than {caps.TEXT_BYTES_MAX} bytes")
         try:
-            self._message = BytesParser(_class=EmailMessage, policy=default).parsebytes(path.read_bytes())
+            self._message = BytesParser(_class=EmailMessage, policy=_POLICY).parsebytes(path.read_bytes())
             leaves = [part for part in self._message.walk() if not part.is_multipart()]
         except RecursionError as error:
             raise bomb("the message is nested too deeply") from error
@@ -63,7 +75,7 @@ class MailReader:
 def _header(message: Message, name: str) -> str:
     try:
         value = str(message[name] or "")
-    except (ValueError, IndexError, AttributeError, TypeError, LookupError, email.errors.MessageError):
+    except (ValueError, AttributeError, TypeError, LookupError, RecursionError, email.errors.MessageError):
         raw = next((text for key, text in message.raw_items() if key.lower() == name.lower()), "")
         value = str(
             compat32.header_fetch_parse(name, raw)

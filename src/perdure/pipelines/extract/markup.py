@@ -36,10 +36,11 @@ _MARKS = {"strong": "**", "b": "**", "em": "*", "i": "*", "code": "`", "kbd": "`
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _FRAMES = frozenset("li blockquote td th table tr".split())
 _FRAMES_MAX = 24  # deeper lists and quotes keep their text and lose their indent
+_MARKS_MAX = 24  # deeper ones lose their mark and keep their text
 _PERMALINKS = frozenset("¶ # §".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _SPACES = re.compile(r"  +")
-_LINE_END = re.compile(r" *\n *")
+_LINE_END = re.compile(r" ?\n ?")
 _ITEM = re.compile(r"- |\d+\. ")
 _BAR = re.compile(r"(?<!\\)\|")
 _ESCAPED = re.compile(r"^(#{1,6} )", re.M)
@@ -178,6 +179,8 @@ class _Writer:
         frame, flushes, start = self._marks.pop()
         if frame is not self._frames[-1] or frame.flushes != flushes or self._pre:
             return  # a block ended within: the mark would span it
+        if len(self._marks) >= _MARKS_MAX:
+            return  # each puts all that is inside it together once more
         inner = "".join(frame.inline[start:])
         core = inner.strip()
         if core in _PERMALINKS and tag == "a":
@@ -199,10 +202,10 @@ class _Writer:
         frame.inline.clear()
         if form is not _fence and not self._pre:
             text = text.strip()
-            if "\n" in text:
-                text = _LINE_END.sub("\n", text)
             if "  " in text:
                 text = _SPACES.sub(" ", text)
+            if "\n" in text:
+                text = _LINE_END.sub("\n", text)
         if not text.strip():
             return
         if form is not None:

@@ -20,9 +20,10 @@ from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.language import UNKNOWN, language_of
 
 _ANCHOR = re.compile(rf"^{ANCHOR}$", re.M)
-_HEADING = re.compile(r"^(#{1,6}) +(\S.*?)(?: +#+)?$")
+_HEADING = re.compile(r"(#{1,6}) ++(?=\S)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _TITLE_CHARS_MAX = 300
+_HEADING_CHARS_MAX = 1_000
 _IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _LETTER = re.compile(r"[^\W_]")
 _UNCLEAN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufffe\uffff]")
@@ -145,9 +146,15 @@ def _heading_lines(text: str) -> Iterable[tuple[int, int, str]]:
                 fence = mark[1]
             elif mark[1].startswith(fence):
                 fence = ""
-        elif not fence and line.startswith("#") and (found := _HEADING.match(line[:1000])):
-            yield at, len(found[1]), found[2]
+        elif not fence and line.startswith("#") and (found := _HEADING.match(line[:_HEADING_CHARS_MAX])):
+            yield at, len(found[1]), _unclosed(line[found.end() : _HEADING_CHARS_MAX])
         at += len(line) + 1
+
+
+def _unclosed(title: str) -> str:
+    """The title without the signs that may close it, as in `# Title #`."""
+    bare = title.rstrip("#")
+    return bare.rstrip(" ") if bare != title and bare.endswith(" ") else title
 
 
 def join(parts: Iterable[Part]) -> str:

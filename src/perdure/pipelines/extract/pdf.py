@@ -27,7 +27,9 @@ _IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _TITLE_CHARS_MAX = 200
 _BOOKMARKS_MAX = 20_000
 _OBJECTS_SEEN_MAX = 2_000
-_NUMBERING = re.compile(r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+\.?)*\s+)?", re.I)
+_NUMBERING = re.compile(
+    r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+(?:\.\d+)*\.?)?\s+)?", re.I
+)
 _SPACE = re.compile(r"\s+")
 _LEADING_HASH = re.compile(r"^(#{1,6} )", re.M)
 

@@ -38,7 +38,7 @@ def scan(data: File) -> None:
     pages: list[bytes] = [found[1] for found in _CONTENTS.finditer(data)]
     at = 0
     while found := _STREAM.search(data, at):
-        number, head = _opening(data, found.start())
+        number, head = _opening(data, at, found.start())
         at = found.end()
         filters = _FILTERS.findall(head)
         if _PICTURES.search(head) or encrypted or not set(filters) <= {b"FlateDecode", b"Fl"}:
@@ -118,9 +118,9 @@ class _Stream:
         return Permanent("document_corrupt", f"the stream of object {self._number} is damaged: {why}")
 
 
-def _opening(data: File, end: int) -> tuple[int, bytes]:
-    # The number of the object whose stream begins at `end`, and its dictionary.
-    begin = max(0, end - _HEAD_BYTES)
+def _opening(data: File, begin: int, end: int) -> tuple[int, bytes]:
+    # The number of the object whose stream begins at `end`, and its dictionary; the stream before ended at `begin`.
+    begin = max(begin, end - _HEAD_BYTES)
     opened = data.rfind(b"obj", begin, end)
     number = _OBJECT.search(data[max(0, opened - 20) : opened + 3]) if opened >= 0 else None
     return int(number[1]) if number else 0, bytes(data[max(begin, opened) : end])

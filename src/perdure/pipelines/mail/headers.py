@@ -27,7 +27,7 @@ _HEX = re.compile(rb"=([0-9A-Fa-f]{2})")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
 # Each alternative matches whatever follows its first character: what is not closed ends with the header.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.?)*"?|\((?:[^()\\]|\\.?)*\)?|<[^<>]*>?|[,;]|[^",;(<]+', re.S)
-_LONE_ADDRESS = re.compile(r"[^\s<>()\",;:]+@[^\s<>()\",;:]+")
+_LONE_ADDRESS = re.compile(r"(?<![^\s<>()\",;:])[^\s<>()\",;:]+@[^\s<>()\",;:]+")
 _LOCAL_USER = re.compile(r"\s*[\w.+-]+\s*\Z")  # of this machine: root
 _ESCAPED = re.compile(r"\\(.)", re.S)
 _YEAR_FIRST, _YEAR_LAST = 1970, 2200

@@ -47,14 +47,16 @@ def unflow(text: str, *, delete_space: bool = False) -> str:
 def own_text(text: str) -> str:
     """The text without quoted replies, the lines that introduce them, and the signature; "" if none is left."""
     kept: list[str] = []
+    more = True  # since the end of what is kept was last looked at
     lines = text.split("\n")
     for place, line in enumerate(lines):
         if _ends_here(lines, place):
             break
         if not _QUOTED.match(line):
             kept.append(line)
-        elif kept and (place == 0 or not _QUOTED.match(lines[place - 1])):
-            _drop_attribution(kept)
+            more = more or bool(line.strip())
+        elif more and kept and (place == 0 or not _QUOTED.match(lines[place - 1])):
+            more = _drop_attribution(kept)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
 
 
@@ -71,19 +73,21 @@ def _ends_here(lines: list[str], place: int) -> bool:
     return len(following) >= 3 and all(_HEADER_LINE.match(after[:200]) for after in following[:3])
 
 
-def _drop_attribution(kept: list[str]) -> None:
-    """Take "On Monday Joe wrote:", on up to three lines, away from the end."""
+def _drop_attribution(kept: list[str]) -> bool:
+    """Take "On Monday Joe wrote:", on up to three lines, off the end; whether there was one."""
     end = len(kept)
     while end and not kept[end - 1].strip():
         end -= 1
     if not end or not kept[end - 1].rstrip().endswith(":"):
-        return
+        return False
     for count in range(1, min(_ATTRIBUTION_LINES, end) + 1):
         lines = kept[end - count : end]
         if _WROTE_BEGINS.match(lines[0].lstrip()) and any(
             _WROTE.search(line[:_LINE_CHARS]) for line in lines
         ):
             del kept[end - count :]
-            return
+            return True
     if _WROTE.search(kept[end - 1][:_LINE_CHARS]):
         del kept[end - 1 :]
+        return True
+    return False

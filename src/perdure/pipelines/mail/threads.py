@@ -36,7 +36,7 @@ _PREFIX = re.compile(
     rf"\s*(?:\[[^\[\]]{{1,80}}\]|{_REPLY}(?:\s*[\[(]?\d+[\])]?)?\s*[:：]|{_FORWARD}\s*[:：])", re.I
 )
 _IS_REPLY = re.compile(rf"\s*(?:\[[^\[\]]{{1,80}}\]\s*)*{_REPLY}(?:\s*[\[(]?\d+[\])]?)?\s*[:：]", re.I)
-_FORWARDED = re.compile(r"\s*\(fwd\)\s*\Z", re.I)
+_FORWARDED = "(fwd)"
 
 #: When, and who: earlier ones first, those without a date last.
 _Rank = tuple[datetime, str]
@@ -102,9 +102,13 @@ def letter_of(identity: str, message: Message) -> Letter:
 
 def base_subject(subject: str) -> str:
     """The subject without Re:, Fwd:, AW:, [list] and the like, folded; "" if nothing is left."""
-    while (found := _PREFIX.match(subject)) and found.end():
-        subject = subject[found.end() :]
-    return " ".join(folded(_FORWARDED.sub("", subject)).split())
+    at = 0
+    while found := _PREFIX.match(subject, at):
+        at = found.end()
+    subject = subject[at:].rstrip()
+    if subject[-len(_FORWARDED) :].lower() == _FORWARDED:
+        subject = subject[: -len(_FORWARDED)]
+    return " ".join(folded(subject).split())
 
 
 def threads(letters: Iterable[Letter]) -> tuple[Thread, ...]:
