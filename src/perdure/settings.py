@@ -256,6 +256,12 @@ class Settings(BaseSettings):
     api_json_bytes_max: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="The largest JSON body that the HTTP server reads."
     )
+    api_streams_max: int = Field(
+        default=1000, ge=1, description="How many streams of events an HTTP server has open at a time."
+    )
+    api_streams_per_org: int = Field(
+        default=200, ge=1, description="How many of them one organisation may have."
+    )
     upload_pause_s: float = Field(
         default=30, gt=0, description="How long an upload may stand still before it is given up."
     )

@@ -51,10 +51,9 @@ def test_every_setting_that_is_named_is_one() -> None:
 
 
 def test_what_the_text_says_of_limits_is_so() -> None:
-    from perdure.api import receiving, streaming
+    from perdure.api import receiving
     from perdure.settings import Settings
 
     assert f"a form {receiving.PARTS_MAX} parts" in DOCS
     assert f"left with {receiving.FREE_BYTES >> 20} MB" in DOCS
-    assert f"A server has {streaming.STREAMS_MAX} streams" in DOCS
     assert f"({Settings().document_bytes_max >> 20} MB)" in DOCS

@@ -61,7 +61,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
         description=ABOUT, lifespan=life,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    app.state.service, app.state.streams, app.state.limits = service, 0, limits
+    app.state.service, app.state.limits = service, limits
+    app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
         app.include_router(part.router)
