@@ -303,7 +303,7 @@ def test_a_time_that_runs_out_while_a_piece_is_written_is_said_as_such() -> None
     request: Any = SimpleNamespace(stream=stream)
 
     async def slow() -> None:
-        async for _ in pieces(request, Limits(MB, MB, 10, 0.05)):
+        async for _ in pieces(request, Limits(MB, MB, 10, 0.05), MB):
             await asyncio.sleep(0.2)
 
     with pytest.raises(Refused) as late:

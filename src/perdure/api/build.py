@@ -23,6 +23,7 @@ from perdure.api import (
     webhooks,
 )
 from perdure.api.caller import Gate
+from perdure.api.jsons import Places
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
 from perdure.api.views import Bulk, NewDocument
@@ -40,7 +41,7 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
-        app.state.auditing = asyncio.Lock()
+        app.state.auditing, app.state.places = asyncio.Lock(), Places()
         if limits.spool is not None:
             await asyncio.to_thread(rooms.clear_out, limits.spool)
         await service.start()
@@ -54,7 +55,7 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     settings = service.settings
     limits = Limits(
         settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
-        getattr(service.blobs, "temporary", None),
+        getattr(service.blobs, "temporary", None), settings.upload_bytes_per_s, settings.api_json_values_max,
     )  # fmt: skip
     app = FastAPIOffline(  # its page needs no other host
         redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY,

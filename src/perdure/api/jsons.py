@@ -1,0 +1,133 @@
+"""JSON that strangers send: looked through before anything is made of it, and read beside the event loop where it is
+large. Neither its depth, nor the number of its values, nor what is wrong with it costs more than was agreed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Any, ParamSpec, TypeVar, get_args
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from perdure.api.problems import ERRORS_MAX, Refused
+
+DEPTH_MAX = 200
+NUMBER_CHARS_MAX = 1000
+SMALL_CHARS = 16 << 10  # what is read where it came in; more is read in a thread
+LARGE_BYTES = 1 << 20  # more waits for a place
+PLACES, PLACES_OF_ONE = 4, 2
+#: Every match begins where the last one ended; an open string is the last alternative, so that it is found out at once.
+_TOKEN = re.compile(
+    r'[ \t\r\n,:]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([\[{])|([\]}])|([^ \t\r\n,:\[\]{}"]++)|(")|\Z)',
+    re.DOTALL,
+)
+_STRING, _OPEN, _CLOSE, _WORD, _BROKEN = range(1, 6)
+P = ParamSpec("P")
+T = TypeVar("T")
+ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
+
+
+async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What the work gives: done here where it is about little, in a thread where it is about much."""
+    return work(*args, **kwargs) if size <= SMALL_CHARS else await asyncio.to_thread(work, *args, **kwargs)
+
+
+def read(body: bytes | str, values_max: int) -> Any:
+    """The value of a JSON text; Refused."""
+    try:
+        text = body if isinstance(body, str) else body.decode(json.detect_encoding(body), "surrogatepass")
+        _look_through(text, values_max)
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(422, "request_invalid", f"the body is not JSON: {error}") from None
+
+
+def _look_through(text: str, values_max: int) -> None:
+    """Count before values are made, which would take fifty times the memory; ValueError, Refused."""
+    depth = values = 0
+    for token in _TOKEN.finditer(text):
+        kind = token.lastindex
+        if kind == _CLOSE:
+            depth -= 1
+            continue
+        values += 1
+        if kind == _OPEN:
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise Refused(422, "request_invalid", f"the JSON is nested deeper than {DEPTH_MAX} levels")
+        elif kind == _WORD and token.end(_WORD) - token.start(_WORD) > NUMBER_CHARS_MAX:
+            raise Refused(
+                422, "request_invalid", f"the JSON has a number of more than {NUMBER_CHARS_MAX} characters"
+            )
+        elif kind == _BROKEN:
+            raise ValueError(f"the string that begins at character {token.start(_BROKEN)} does not end")
+        if values > values_max:
+            raise Refused(413, "json_too_long", f"the JSON has more than {values_max} keys and values")
+
+
+class Invalid(RequestValidationError):
+    """A request with so many errors that only the first are listed."""
+
+    def __init__(self, errors: list[dict[str, Any]], left: int) -> None:
+        super().__init__(errors)
+        self.left = left
+
+
+def validated(model: type[BaseModel], value: Any) -> Any:
+    """The model of a value; RequestValidationError with the first of its errors."""
+    unknown = _unknown(model, value, ("body",))
+    first = list(islice(unknown, ERRORS_MAX + 1))
+    if len(first) > ERRORS_MAX:  # before there is an error for each of a million
+        errors = [{"loc": where, "msg": "Extra inputs are not permitted"} for where in first]
+        raise Invalid(errors, left=sum(1 for _ in unknown))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+
+
+def _unknown(
+    model: type[BaseModel], value: Any, at: tuple[str | int, ...]
+) -> Iterator[tuple[str | int, ...]]:
+    """Where keys stand that the model does not have, also in lists of models."""
+    if not isinstance(value, dict) or model.model_config.get("extra") != "forbid":
+        return
+    known = {field.alias or name: field for name, field in model.model_fields.items()}
+    for name in value:
+        if name not in known:
+            yield (*at, name)
+            continue
+        inner = next(iter(get_args(known[name].annotation)), None)
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value[name], list):
+            for number, one in enumerate(value[name][:ITEMS_MAX]):
+                yield from _unknown(inner, one, (*at, name, number))
+
+
+class Places:
+    """Large JSON that is in memory at a time: from when it has come until it is answered."""
+
+    def __init__(self, most: int = PLACES, most_of_one: int = PLACES_OF_ONE) -> None:
+        self._most_of_one = most_of_one
+        self._all = asyncio.Semaphore(most)
+        self._of: dict[str, asyncio.Semaphore] = {}
+        self._wanting: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def place(self, org: str) -> AsyncIterator[None]:
+        """One of them; one organisation cannot have all."""
+        own = self._of.setdefault(org, asyncio.Semaphore(self._most_of_one))
+        self._wanting[org] += 1
+        try:
+            async with own, self._all:
+                yield
+        finally:
+            self._wanting[org] -= 1
+            if not self._wanting[org]:
+                del self._wanting[org], self._of[org]
