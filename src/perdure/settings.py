@@ -265,6 +265,20 @@ class Settings(BaseSettings):
     api_streams_per_org: int = Field(
         default=200, ge=1, description="How many of them one organisation may have."
     )
+    api_connections_max: int = Field(
+        default=4000,
+        ge=2,
+        description="How many connections an HTTP server holds, as far as its file descriptors allow.",
+    )
+    api_connections_per_address: int | None = Field(
+        default=None, ge=1, description="How many of them one address may have; by default half of them."
+    )
+    api_head_s: float = Field(
+        default=15, gt=0, description="How long the head of a request may take to come."
+    )
+    api_idle_s: float = Field(
+        default=5, gt=0, description="How long a connection is kept open for the next request."
+    )
     upload_pause_s: float = Field(
         default=30, gt=0, description="How long an upload may stand still before it is given up."
     )

@@ -42,7 +42,7 @@ def test_of_very_many_errors_the_first_are_told_and_the_rest_counted(server: Ser
 def test_a_body_of_null_is_as_good_as_none_where_none_is_needed(server: Server) -> None:
     client = server.client("acme")
     made = client.post("/v3/documents", json={"text": "null", "pipeline": "notes"}).json()["id"]
-    null = {"content": b"null", "headers": {"Content-Type": "application/json"}}
+    null: dict[str, Any] = {"content": b"null", "headers": {"Content-Type": "application/json"}}
     assert client.post(f"/v3/documents/{made}/cancel", **null).status_code == 200
 
 
@@ -181,7 +181,7 @@ def test_an_upload_that_is_slower_than_the_least_pace_is_given_up(tmp_path: Path
     with Server(f"sqlite:///{tmp_path}/perdure.db", **settings) as server:
         with connected(server, f"{RAW}Content-Length: 100000\r\n") as client:
             client.settimeout(0.05)
-            status = 0
+            status, problem = 0, dict[str, Any]()
             while not status:
                 try:
                     client.sendall(b"x")

@@ -23,6 +23,7 @@ from perdure.api import (
     webhooks,
 )
 from perdure.api.caller import Gate
+from perdure.api.connections import Guard
 from perdure.api.jsons import Places
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
@@ -64,6 +65,7 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     )  # fmt: skip
     app.state.service, app.state.limits = service, limits
     app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.guard = Guard.of(settings)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
         app.include_router(part.router)

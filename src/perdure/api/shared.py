@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, get_args
@@ -10,7 +11,7 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from perdure.api.jsons import aside, validated
+from perdure.api.jsons import SMALL_CHARS, validated
 from perdure.api.problems import MEDIA_TYPE, Problem
 from perdure.api.receiving import json_value
 from perdure.api.views import Acted
@@ -58,8 +59,9 @@ class Bounded(APIRoute):
             caller = await request.app.state.gate.caller(request)
             async with json_value(request, request.app.state.limits, caller.org) as (body, found):
                 if found is not None:
-                    await aside(len(body), _check, self, found)
                     request._json = found
+                    if len(body) > SMALL_CHARS:
+                        await asyncio.to_thread(_check, self, found)
                 request._body = body
                 return await handle(request)
 
@@ -67,7 +69,7 @@ class Bounded(APIRoute):
 
 
 def _check(route: APIRoute, found: Any) -> None:
-    """Have a wrong body refused where it holds nobody up; the framework asks again, of one that is right."""
+    """Have a large wrong body refused where it holds nobody up; the framework asks again, of one that is right."""
     wanted: Any = route.body_field.field_info.annotation if route.body_field else None
     for model in get_args(wanted) or (wanted,):  # of `Act | None` that which is no None
         if isinstance(model, type) and issubclass(model, BaseModel):
