@@ -8,7 +8,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -28,6 +31,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _STRING, _OPEN, _CLOSE, _WORD, _BROKEN = range(1, 6)
+#: Of its own: files that others upload must not wait for a thread.
+_THREADS = ThreadPoolExecutor(PLACES, "perdure-json")
 P = ParamSpec("P")
 T = TypeVar("T")
 ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
@@ -35,7 +40,10 @@ ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
 
 async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What the work gives: done here where it is about little, in a thread where it is about much."""
-    return work(*args, **kwargs) if size <= SMALL_CHARS else await asyncio.to_thread(work, *args, **kwargs)
+    if size <= SMALL_CHARS:
+        return work(*args, **kwargs)
+    run = partial(copy_context().run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, run)
 
 
 def read(body: bytes | str, values_max: int) -> Any:

@@ -27,6 +27,7 @@ from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
 
 HEAD_BYTES_MAX = 65_536
+BACKLOG = 128  # connections that are accepted before the first is looked at: a burst needs descriptors, too
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
@@ -68,7 +69,7 @@ def configured(app: FastAPI, **more: Any) -> uvicorn.Config:
     """How this application is served, wherever it listens: within the limits of its guard."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        http=Guarded, ws="none", lifespan="on", timeout_keep_alive=app.state.guard.idle_s, **more,
+        http=Guarded, ws="none", lifespan="on", backlog=BACKLOG, timeout_keep_alive=app.state.guard.idle_s, **more,
     )  # fmt: skip
     log_seldom()
     return config

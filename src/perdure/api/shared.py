@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, get_args
@@ -11,7 +10,7 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from perdure.api.jsons import SMALL_CHARS, validated
+from perdure.api.jsons import SMALL_CHARS, aside, validated
 from perdure.api.problems import MEDIA_TYPE, Problem
 from perdure.api.receiving import json_value
 from perdure.api.views import Acted
@@ -61,7 +60,7 @@ class Bounded(APIRoute):
                 if found is not None:
                     request._json = found
                     if len(body) > SMALL_CHARS:
-                        await asyncio.to_thread(_check, self, found)
+                        await aside(len(body), _check, self, found)
                 request._body = body
                 return await handle(request)
 
