@@ -1,7 +1,7 @@
-"""Connections of the HTTP server: how many there are, of whom, and how long they may say nothing.
+"""Limits of connections to the HTTP server: their number, in all and per address, and the time they may take.
 
-A connection that has not sent the whole head of a request within `head_s` is closed, however slowly it goes on sending;
-so is one whose answer nobody takes. Beyond the limits a connection is answered 503 and closed before it is read from.
+A connection that has not sent the whole head of a request within `head_s` is closed, and so is one whose client does
+not read its answer. A connection beyond the limits is answered 503 and closed before anything is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LATE = _answer(
 
 
 class Guard:
-    """How many connections there are, in all and of each address."""
+    """Count of connections, in all and of each address."""
 
     def __init__(self, most: int, most_of_one: int, head_s: float, idle_s: float) -> None:
         self.most, self.most_of_one, self.head_s, self.idle_s = most, most_of_one, head_s, idle_s
@@ -63,7 +63,7 @@ class Guard:
 
     @classmethod
     def of(cls, settings: Settings) -> Guard:
-        """As it is set, below what the descriptors of this process allow: a connection may need one for a file."""
+        """Make one as the settings say, within the file descriptors: a connection may need one for a file, too."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors == resource.RLIM_INFINITY:
             descriptors = DESCRIPTORS_MAX
@@ -76,7 +76,7 @@ class Guard:
         return self._of.total()
 
     def enter(self, whose: str) -> bool:
-        """Whether there is room for one more of this address; it is counted then."""
+        """Count one more connection of this address; False if there is no room for it."""
         if self.open >= self.most or self._of[whose] >= self.most_of_one:
             return False
         self._of[whose] += 1
@@ -89,7 +89,7 @@ class Guard:
 
 
 class Guarded(H11Protocol):
-    """A connection that the guard of its application lets in, and that must get on with it."""
+    """A connection that its guard has let in, with limits of time."""
 
     _whose: str | None = None
     _head_timer: asyncio.TimerHandle | None = None
@@ -125,7 +125,7 @@ class Guarded(H11Protocol):
         self._watch_head()
 
     def _watch_head(self) -> None:
-        """The time runs whenever bytes come and no request is being answered, and no byte makes it longer."""
+        """Start the clock when bytes come while no request is being answered; more bytes do not reset it."""
         cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
             if self._head_timer is not None:
@@ -152,7 +152,7 @@ class Guarded(H11Protocol):
             self._stall_timer = None
 
     def _watch_stall(self, left: int) -> None:
-        """End it where nothing of the answer was taken since the last look."""
+        """End the connection if the client has read nothing since the last look."""
         waiting = self.transport.get_write_buffer_size()
         if waiting == left:
             self.transport.abort()
@@ -166,7 +166,7 @@ class Guarded(H11Protocol):
 
 
 def whose_network(peer: Any) -> str:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one, which is one customer's."""
+    """Name the network that counts as one address: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     except (TypeError, IndexError, ValueError):
@@ -179,7 +179,7 @@ def whose_network(peer: Any) -> str:
 
 
 def raise_descriptors() -> None:
-    """Let this process have as many descriptors as it may."""
+    """Raise the limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -188,7 +188,7 @@ def raise_descriptors() -> None:
 
 
 class Seldom(logging.Filter):
-    """Lets lines that strangers can cause at will through once in a while, each kind for itself."""
+    """A filter that passes lines that any client can cause only once in ten seconds, each kind by itself."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ _SELDOM = Seldom()
 
 
 def log_seldom() -> None:
-    """Keep the log of the server from growing as fast as somebody connects."""
+    """Keep clients from filling the log of the server."""
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).addFilter(_SELDOM)  # once, however often it is asked for
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a line for each byte of a wrong form

@@ -14,6 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from perdure.api.problems import Refused
 
 FIELD_BYTES_MAX = 1 << 20
+FIELDS_BYTES_MAX = 3 << 20  # of all fields together: a text, its `meta` and some words
 PARTS_MAX = 50
 AFTER_BYTES_MAX = 64 << 10  # behind the last boundary
 
@@ -69,7 +70,7 @@ class Form:
         self.received = Received()
         self.ended = False
         self._spool = spool
-        self._parts = 0
+        self._parts = self._size = 0
         self._header, self._value = bytearray(), bytearray()
         self._headers: dict[str, str] = {}
         self._name, self._data, self._is_file = "", bytearray(), False
@@ -114,7 +115,9 @@ class Form:
             self._spool.take(data[start:end])
             return
         self._data += data[start:end]
+        self._size += end - start
         check_size(len(self._data), FIELD_BYTES_MAX)
+        check_size(self._size, FIELDS_BYTES_MAX)
 
     def _end(self) -> None:
         if not self._is_file:

@@ -1,5 +1,7 @@
-"""JSON that strangers send: looked through before anything is made of it, and read beside the event loop where it is
-large. Neither its depth, nor the number of its values, nor what is wrong with it costs more than was agreed."""
+"""JSON from callers: checked before it is parsed, and parsed in a thread if it is large.
+
+Depth, number of values and length of numbers are limited, and so are the errors that an answer lists.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
 
 
 async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the work gives: done here where it is about little, in a thread where it is about much."""
+    """Do the work here if it is about few bytes, else in a thread."""
     if size <= SMALL_CHARS:
         return work(*args, **kwargs)
     run = partial(copy_context().run, work, *args, **kwargs)
@@ -47,7 +49,7 @@ async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 
 def read(body: bytes | str, values_max: int) -> Any:
-    """The value of a JSON text; Refused."""
+    """Parse a JSON text. Raises: Refused."""
     try:
         text = body if isinstance(body, str) else body.decode(json.detect_encoding(body), "surrogatepass")
         _look_through(text, values_max)
@@ -57,7 +59,7 @@ def read(body: bytes | str, values_max: int) -> Any:
 
 
 def _look_through(text: str, values_max: int) -> None:
-    """Count before values are made, which would take fifty times the memory; ValueError, Refused."""
+    """Check the limits before values are made, which may take fifty times the memory. Raises: ValueError, Refused."""
     depth = values = 0
     for token in _TOKEN.finditer(text):
         kind = token.lastindex
@@ -88,7 +90,7 @@ class Invalid(RequestValidationError):
 
 
 def validated(model: type[BaseModel], value: Any) -> Any:
-    """The model of a value; RequestValidationError with the first of its errors."""
+    """Validate a value. Raises: RequestValidationError, with the first errors if there are very many."""
     unknown = _unknown(model, value, ("body",))
     first = list(islice(unknown, ERRORS_MAX + 1))
     if len(first) > ERRORS_MAX:  # before there is an error for each of a million
@@ -104,7 +106,7 @@ def validated(model: type[BaseModel], value: Any) -> Any:
 def _unknown(
     model: type[BaseModel], value: Any, at: tuple[str | int, ...]
 ) -> Iterator[tuple[str | int, ...]]:
-    """Where keys stand that the model does not have, also in lists of models."""
+    """Find keys that the model does not have, also in lists of models."""
     if not isinstance(value, dict) or model.model_config.get("extra") != "forbid":
         return
     known = {field.alias or name: field for name, field in model.model_fields.items()}
@@ -119,7 +121,7 @@ def _unknown(
 
 
 class Places:
-    """Large JSON that is in memory at a time: from when it has come until it is answered."""
+    """Places for large JSON in memory, each held until the request is answered."""
 
     def __init__(self, most: int = PLACES, most_of_one: int = PLACES_OF_ONE) -> None:
         self._most_of_one = most_of_one
@@ -129,7 +131,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, org: str) -> AsyncIterator[None]:
-        """One of them; one organisation cannot have all."""
+        """Wait for a place; one organisation cannot have all of them."""
         own = self._of.setdefault(org, asyncio.Semaphore(self._most_of_one))
         self._wanting[org] += 1
         try:

@@ -59,7 +59,7 @@ class Problem(BaseModel):
     errors: list[dict[str, Any]] | None = Field(
         default=None, description=f"Where the request is wrong; the first {ERRORS_MAX} places."
     )
-    errors_left: int | None = Field(default=None, description="At least so many more, where there are more.")
+    errors_left: int | None = Field(default=None, description="How many errors are left out, at least.")
 
 
 class Refused(UsageError):

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from perdure.core.frozen import frozen
 from perdure.engine import rooms
 
 WRITE_BYTES = 1 << 20
+HELD_BYTES = 128 << 10  # of JSON that is still coming; more goes to disk
 FORM_BYTES = 1 << 20  # that a form may have besides its file
 FREE_BYTES = 64 << 20  # of the disk, that an upload leaves
 JSON, MULTIPART, URLENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
@@ -86,12 +87,13 @@ async def _spool(limits: Limits, bytes_max: int, expected: int) -> AsyncIterator
 async def json_value(request: Request, limits: Limits, org: str) -> AsyncIterator[tuple[bytes, Any]]:
     """A body of JSON and its value, None where it is empty; Refused.
 
-    A large one comes to disk first: whoever sends slowly holds no memory. Once it is complete it waits for its place.
+    A large one is written to disk first, so that a slow sender holds little memory, and waits for its place once it is
+    complete.
     """
     stream, start = pieces(request, limits, limits.json_bytes), bytearray()
     async for piece in stream:
         start += piece
-        if len(start) > jsons.LARGE_BYTES:
+        if len(start) > HELD_BYTES:
             break
     else:
         yield bytes(start), await _value(bytes(start), limits)
@@ -104,7 +106,7 @@ async def json_value(request: Request, limits: Limits, org: str) -> AsyncIterato
             await spool.settle()
         await spool.end()
         places: jsons.Places = request.app.state.places
-        async with places.place(org):
+        async with places.place(org) if spool.size > jsons.LARGE_BYTES else nullcontext():
             body = await asyncio.to_thread(spool.path.read_bytes)
             yield body, await _value(body, limits)
 

@@ -63,7 +63,7 @@ class Streams:
 
     @contextmanager
     def place(self, org: str) -> Iterator[None]:
-        """One of them, for as long as the block lasts; Refused where there is none."""
+        """Hold one of them for the block. Raises: Refused."""
         if self._of[org] >= self.most_of_one or self.open >= self.most:
             whose = "of this organisation " if self._of[org] >= self.most_of_one else ""
             raise Refused(
@@ -80,7 +80,7 @@ class Streams:
 
 
 class Counted(StreamingResponse):
-    """A stream that has its place before the first byte is sent, until the last one, or until the client hangs up."""
+    """A stream that holds its place from before the first byte until the client hangs up."""
 
     media_type = "text/event-stream"
 
