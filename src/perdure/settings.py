@@ -256,8 +256,34 @@ class Settings(BaseSettings):
     api_json_bytes_max: int = Field(
         default=32 * 1024 * 1024, ge=1024, description="The largest JSON body that the HTTP server reads."
     )
+    api_json_values_max: int = Field(
+        default=500_000, ge=100, description="How many keys and values a JSON body may have."
+    )
+    api_streams_max: int = Field(
+        default=1000, ge=1, description="How many streams of events an HTTP server has open at a time."
+    )
+    api_streams_per_org: int = Field(
+        default=200, ge=1, description="How many of them one organisation may have."
+    )
+    api_connections_max: int = Field(
+        default=4000,
+        ge=2,
+        description="How many connections an HTTP server holds, as far as its file descriptors allow.",
+    )
+    api_connections_per_address: int | None = Field(
+        default=None, ge=1, description="How many of them one address may have; by default half of them."
+    )
+    api_head_s: float = Field(
+        default=15, gt=0, description="How long the head of a request may take to come."
+    )
+    api_idle_s: float = Field(
+        default=5, gt=0, description="How long a connection is kept open for the next request."
+    )
     upload_pause_s: float = Field(
         default=30, gt=0, description="How long an upload may stand still before it is given up."
+    )
+    upload_bytes_per_s: int = Field(
+        default=500, ge=0, description="The least pace of an upload, beyond the pause that it may make."
     )
     upload_total_s: float = Field(default=3600, gt=0, description="How long an upload may take as a whole.")
     traces: bool | None = Field(

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any
 
 import httpx2
-import uvicorn
 
 from perdure import Document, Pipeline
 from perdure.api import serve
@@ -41,8 +40,7 @@ class Server:
     ) -> None:
         self.service = AsyncPerdure(store, pipelines=pipelines, settings=Settings(**settings))
         self.app = build(self.service, open_=open_)
-        config = uvicorn.Config(self.app, log_level="warning", lifespan="on", timeout_graceful_shutdown=2)
-        self._server = serve.Server(config)
+        self._server = serve.Server(serve.configured(self.app, timeout_graceful_shutdown=2))
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

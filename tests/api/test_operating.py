@@ -166,6 +166,15 @@ def test_webhooks_are_made_listed_and_removed_within_the_organisation(server: Se
     assert mine.get("/v3/webhooks").json()["webhooks"] == []
 
 
+def test_a_key_that_only_reads_does_not_see_what_is_secret_in_an_address(server: Server) -> None:
+    writer, url = server.client("acme"), "https://hooks.example.org:8443/services/T0/s3cret?token=t0ken"
+    assert writer.post("/v3/webhooks", json={"url": url}).json()["url"] == url
+    assert [one["url"] for one in writer.get("/v3/webhooks").json()["webhooks"]] == [url]
+    for scopes in (("read",), ("read", "operate")):
+        seen = server.client("acme", *scopes).get("/v3/webhooks").json()["webhooks"]
+        assert [one["url"] for one in seen] == ["https://hooks.example.org:8443/…"]
+
+
 def test_a_token_that_is_none_changes_nothing(server: Server) -> None:
     (id_, *_) = filled(server, number=1)
     client = server.client("acme")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -112,8 +113,8 @@ def test_whoever_hangs_up_frees_its_stream(server: Server) -> None:
     with ExitStack() as open_:
         for _ in range(5):
             open_.enter_context(stream(client))
-        assert server.app.state.streams == 5
-    assert until(lambda: server.app.state.streams == 0)
+        assert server.app.state.streams.open == 5
+    assert until(lambda: server.app.state.streams.open == 0)
 
 
 def test_a_stream_ends_with_its_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,16 +128,32 @@ def test_a_stream_ends_with_its_key(server: Server, monkeypatch: pytest.MonkeyPa
         assert ids(going, 1) == made
 
 
-def test_there_are_so_many_streams_and_no_more(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "STREAMS_MAX", 2)
-    client = server.client("acme")
-    with stream(client), stream(client):
-        refused = client.get("/v3/events")
-        assert (refused.status_code, refused.json()["code"]) == (503, "streams_too_many")
-        assert refused.headers["retry-after"]
-    assert until(lambda: server.app.state.streams == 0)
-    with stream(client):
-        pass
+def test_there_are_so_many_streams_and_no_more(store_url: str) -> None:
+    with Server(store_url, api_streams_max=3, api_streams_per_org=2) as server:
+        mine, theirs = server.client("acme"), server.client("zeta")
+        with stream(mine), stream(mine):
+            refused = mine.get("/v3/events")
+            assert (refused.status_code, refused.json()["code"]) == (503, "streams_too_many")
+            assert "organisation" in refused.json()["detail"]
+            assert refused.headers["retry-after"]
+            with stream(theirs):
+                full = theirs.get("/v3/events")
+                assert (full.status_code, full.json()["code"]) == (503, "streams_too_many")
+        assert until(lambda: server.app.state.streams.open == 0)
+        with stream(mine):
+            pass
+
+
+def test_streams_that_are_opened_at_once_are_counted(tmp_path: Path) -> None:
+    """Whether there is room is decided when a stream gets its place, not while others are on their way to theirs."""
+    with Server(f"sqlite:///{tmp_path}/perdure.db", api_streams_per_org=4) as server, ExitStack() as open_:
+        host, port = server.url.removeprefix("http://").split(":")
+        asked = f"GET /v3/events HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key('acme')}\r\n\r\n".encode()
+        clients = [open_.enter_context(socket.create_connection((host, int(port)), 90)) for _ in range(30)]
+        for client in clients:
+            client.sendall(asked)
+        said = [client.recv(15).split()[1] for client in clients]
+        assert sorted(said) == [b"200"] * 4 + [b"503"] * 26
 
 
 def test_a_slow_reader_loses_nothing_and_stops_nobody(tmp_path: Path) -> None:
@@ -159,7 +176,7 @@ def test_two_hundred_streams_are_told(tmp_path: Path) -> None:
             base_url=server.url, headers={"Authorization": key}, timeout=60, limits=limits, trust_env=False
         )
         open_.callback(many.close)
-        streams = [open_.enter_context(stream(many)) for _ in range(streaming.STREAMS_MAX)]
+        streams = [open_.enter_context(stream(many)) for _ in range(200)]
         made = cancelled(many, 2)
         assert all(ids(events, 2) == made for events in streams)
 

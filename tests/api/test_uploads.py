@@ -153,6 +153,8 @@ def test_a_form_has_so_many_parts_and_no_more(server: Server) -> None:
     assert (answer.status_code, answer.json()["code"]) == (413, "parts_too_many")
     large = client.post("/v3/documents", files={"file": b"a"}, data={"name": "n" * (MB + 1)})
     assert (large.status_code, large.json()["code"]) == (413, "input_too_large")
+    together = client.post("/v3/documents", files=[(f"field{n}", (None, "x" * MB)) for n in range(4)])
+    assert (together.status_code, together.json()["code"]) == (413, "input_too_large")
     assert left(server) == []
 
 
@@ -303,7 +305,7 @@ def test_a_time_that_runs_out_while_a_piece_is_written_is_said_as_such() -> None
     request: Any = SimpleNamespace(stream=stream)
 
     async def slow() -> None:
-        async for _ in pieces(request, Limits(MB, MB, 10, 0.05)):
+        async for _ in pieces(request, Limits(MB, MB, 10, 0.05), MB):
             await asyncio.sleep(0.2)
 
     with pytest.raises(Refused) as late:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
@@ -213,6 +214,19 @@ def test_one_forbidden_address_among_many_is_enough(other: str) -> None:
     assert checked("good.org", ["1.1.1.1", "2606:4700::1111", "1.1.1.1"]) == ["1.1.1.1", "2606:4700::1111"]
     with pytest.raises(Permanent, match=r"good\.org leads to"):
         checked("good.org", ["1.1.1.1", "2606:4700::1111", other])
+
+
+def test_only_the_log_says_which_address_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        logging.getLogger("perdure"), "propagate", True
+    )  # another test may have set up the log
+    with pytest.raises(Permanent) as refused:
+        checked("intranet.corp", ["10.77.1.9"])
+    assert refused.value.code == "address_forbidden"
+    assert "10.77" not in str(refused.value)
+    assert "10.77.1.9" in caplog.text
 
 
 # --- and no connection is made ---------------------------------------------------------------

@@ -344,3 +344,6 @@ def test_a_signature_is_good_for_its_body_its_secret_and_a_while() -> None:
     assert not verify("secret", header.replace("t=1000", "t=1100"), b"body", now_s=1100)
     for nonsense in ("", "t=,v1=", "v1=" + "0" * 64, header + ",v1=" + "0" * 64):
         assert not verify("secret", nonsense, b"body", now_s=1000)
+    for digits in ("١٠٠٠", "１０００", "1٠00"):  # digits too, but none that we write
+        assert not verify("secret", header.replace("t=1000", f"t={digits}"), b"body", now_s=1000)
+    assert not verify("secret", header[:-1] + "٣", b"body", now_s=1000)

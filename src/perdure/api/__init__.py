@@ -2,7 +2,8 @@
 
 build       routes, errors and life of the application
 caller      whose key it is, what it may do, how often
-receiving   bodies: JSON, multipart or raw, streamed to disk within limits
+connections how many there are, of whom, and how long they may say nothing
+receiving   bodies: JSON, multipart or raw, streamed to disk within limits; `forms`, `jsons` what is in them
 adding      documents on their way in
 documents   where they stand, lists, what is done to them
 finding     search, chunks, connections, rows, content

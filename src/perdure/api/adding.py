@@ -9,11 +9,12 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 
 from perdure.api.caller import Caller, Writer
+from perdure.api.forms import Received
+from perdure.api.jsons import aside, read, validated
 from perdure.api.problems import Refused
-from perdure.api.receiving import Limits, Received, json_body, received
+from perdure.api.receiving import Limits, body_size, json_object, received
 from perdure.api.shared import PROBLEMS, OnceKey, Service, problems
 from perdure.api.views import Asked, Bulk, NewDocument, Taken, TakenAll
 from perdure.service import AddOptions
@@ -61,12 +62,16 @@ async def create(
 ) -> Taken:  # fmt: skip
     """Take a document in: a URL or text as JSON, a file as a form or as the raw body. Durable when it is answered."""
     limits: Limits = request.app.state.limits
-    async with received(request, limits) as body:
+    async with received(request, limits, caller.org) as body:
         entry, pipeline = _entry(body, asked), asked.pipeline
+        size = body_size(request)
         if body.fields or body.path is None:
-            new = _parsed(NewDocument, _of_form(body.fields) if body.path is not None else body.fields)
-            entry, pipeline = _options(new, body), new.pipeline
-        once = _once(caller, idempotency_key, [(pipeline, entry)], body.digest)
+            fields = body.fields
+            if body.path is not None:
+                fields = await aside(size, _of_form, fields, limits.json_values)
+            new = await aside(size, validated, NewDocument, fields)
+            entry, pipeline = await aside(size, _options, new, body), new.pipeline
+        once = await aside(size, _once, caller, idempotency_key, [(pipeline, entry)], body.digest)
         added = (await service.add_once([(pipeline, {**entry, "org": caller.org})], once))[0]
     response.status_code = 201 if added.answer == "added" else 200
     response.headers["Location"] = f"/v3/documents/{added.id}"
@@ -80,11 +85,15 @@ async def create_many(
     request: Request, service: Service, caller: Writer, idempotency_key: OnceKey = None
 ) -> TakenAll:
     """Take up to 1,000 documents in, in one transaction; the answers are in order."""
-    bulk = _parsed(Bulk, await json_body(request, request.app.state.limits))
-    entries = [(new.pipeline, _options(new, Received())) for new in bulk.documents]
-    once = _once(caller, idempotency_key, entries, "")
-    own: list[tuple[Any, AddOptions]] = [(p, {**entry, "org": caller.org}) for p, entry in entries]
-    return TakenAll(documents=[_taken(one) for one in await service.add_once(own, once)])
+    async with json_object(request, request.app.state.limits, caller.org) as found:
+        size = body_size(request)
+        bulk = await aside(size, validated, Bulk, found)
+        entries = await aside(
+            size, lambda: [(new.pipeline, _options(new, Received())) for new in bulk.documents]
+        )
+        once = await aside(size, _once, caller, idempotency_key, entries, "")
+        own: list[tuple[Any, AddOptions]] = [(p, {**entry, "org": caller.org}) for p, entry in entries]
+        return TakenAll(documents=[_taken(one) for one in await service.add_once(own, once)])
 
 
 # --- what came in ----------------------------------------------------------------------------
@@ -95,15 +104,15 @@ def _entry(body: Received, asked: Asked) -> AddOptions:
     return _treated(asked, {"path": body.path} if body.path else {}, body)
 
 
-def _of_form(fields: dict[str, Any]) -> dict[str, Any]:
+def _of_form(fields: dict[str, Any], values_max: int) -> dict[str, Any]:
     """Fields of a form are text; numbers and flags are understood as they are, `meta` and `json` are JSON."""
     found = dict(fields)
     for name in ("meta", "json"):
         if name in found:
             try:
-                found[name] = json.loads(found[name])
-            except (ValueError, RecursionError):
-                raise Refused(422, "request_invalid", f"the field {name} is not JSON") from None
+                found[name] = read(found[name], values_max)
+            except Refused as error:
+                raise Refused(error.status, error.code, f"the field {name}: {error}") from None
     return found
 
 
@@ -156,17 +165,6 @@ def _once(caller: Caller, key: str | None, entries: list[tuple[str, AddOptions]]
 
 def _hashed(value: object) -> str:
     return hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else str(value)
-
-
-def _parsed(model: Any, fields: dict[str, Any]) -> Any:
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        from fastapi.exceptions import RequestValidationError
-
-        raise RequestValidationError(
-            [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        ) from None
 
 
 def _taken(added: Added) -> Taken:

@@ -23,6 +23,8 @@ from perdure.api import (
     webhooks,
 )
 from perdure.api.caller import Gate
+from perdure.api.connections import Guard
+from perdure.api.jsons import Places
 from perdure.api.problems import handle_errors
 from perdure.api.receiving import Limits
 from perdure.api.views import Bulk, NewDocument
@@ -40,7 +42,7 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
-        app.state.auditing = asyncio.Lock()
+        app.state.auditing, app.state.places = asyncio.Lock(), Places()
         if limits.spool is not None:
             await asyncio.to_thread(rooms.clear_out, limits.spool)
         await service.start()
@@ -54,14 +56,16 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
     settings = service.settings
     limits = Limits(
         settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
-        getattr(service.blobs, "temporary", None),
+        getattr(service.blobs, "temporary", None), settings.upload_bytes_per_s, settings.api_json_values_max,
     )  # fmt: skip
     app = FastAPIOffline(  # its page needs no other host
         redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY,
         description=ABOUT, lifespan=life,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    app.state.service, app.state.streams, app.state.limits = service, 0, limits
+    app.state.service, app.state.limits = service, limits
+    app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.guard = Guard.of(settings)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
         app.include_router(part.router)

@@ -37,6 +37,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: What the databases call it when their disk is full.
 FULL_ERRORS = ("FullError", "DiskFullError")
 LARGE_BYTES = 1 << 20
+#: What an answer says about a request: enough to mend it, and no echo of it.
+ERRORS_MAX, WHERE_CHARS_MAX, WHAT_CHARS_MAX, DETAIL_CHARS_MAX = 20, 200, 300, 4000
 LINGER_S, LINGER_BYTES = 1.0, 16 << 20
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
@@ -54,7 +56,10 @@ class Problem(BaseModel):
     status: int = Field(examples=[404])
     code: str = Field(examples=["document_unknown"], description="Stable; listed in the reference.")
     detail: str = Field(examples=["there is no document 0197…; check the id"])
-    errors: list[dict[str, Any]] | None = Field(default=None, description="Where the request is wrong.")
+    errors: list[dict[str, Any]] | None = Field(
+        default=None, description=f"Where the request is wrong; the first {ERRORS_MAX} places."
+    )
+    errors_left: int | None = Field(default=None, description="How many errors are left out, at least.")
 
 
 class Refused(UsageError):
@@ -90,16 +95,18 @@ def status_of(error: PerdureError) -> int:
 
 
 def problem(
-    status: int, code: str, detail: str, *, errors: list[dict[str, Any]] | None = None,
+    status: int, code: str, detail: str, *, errors: list[dict[str, Any]] | None = None, left: int = 0,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:  # fmt: skip
     """The answer for one error."""
-    body = {
+    body: dict[str, Any] = {
         "type": f"urn:perdure:{code}", "title": HTTPStatus(status).phrase, "status": status, "code": code,
-        "detail": detail,
+        "detail": _cut(detail, DETAIL_CHARS_MAX),
     }  # fmt: skip
     if errors is not None:
         body["errors"] = errors
+    if left:
+        body["errors_left"] = left
     return JSONResponse(body, status, headers, MEDIA_TYPE)
 
 
@@ -120,14 +127,23 @@ async def _ours(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
-    return invalid(found)
+    return invalid(found, getattr(error, "left", 0))
 
 
-def invalid(found: Any) -> JSONResponse:
+def invalid(found: Any, left: int = 0) -> JSONResponse:
     """The answer to a request whose parts are not what they should be."""
-    errors = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in found]
+    errors = [
+        {"where": _cut(".".join(_cut(str(part), WHERE_CHARS_MAX) for part in one["loc"]), WHERE_CHARS_MAX),
+         "what": _cut(one["msg"], WHAT_CHARS_MAX)}
+        for one in found[:ERRORS_MAX]
+    ]  # fmt: skip
     said = "; ".join(f"{one['where']}: {one['what']}" for one in errors[:5])
-    return problem(422, "request_invalid", said or "the request cannot be read", errors=errors)
+    left += len(found) - len(errors)
+    return problem(422, "request_invalid", said or "the request cannot be read", errors=errors, left=left)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -13,16 +13,21 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from perdure.api.build import build
 from perdure.api.caller import is_loopback
+from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.errors import SettingInvalid
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
 
+HEAD_BYTES_MAX = 65_536
+BACKLOG = 128  # connections that are accepted before the first is looked at: a burst needs descriptors, too
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
@@ -60,16 +65,24 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def configured(app: FastAPI, **more: Any) -> uvicorn.Config:
+    """How this application is served, wherever it listens: within the limits of its guard."""
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        http=Guarded, ws="none", lifespan="on", backlog=BACKLOG, timeout_keep_alive=app.state.guard.idle_s, **more,
+    )  # fmt: skip
+    log_seldom()
+    return config
+
+
 async def serve(service: AsyncPerdure, serving: Serving) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status."""
     check(serving)
     configure(service.settings.log_level)
     log_events(service.events)
-    config = uvicorn.Config(
-        build(service, open_=serving.open_), host=serving.host, port=serving.port, log_level="warning",
-        access_log=False, timeout_graceful_shutdown=10, server_header=False, h11_max_incomplete_event_size=65_536,
-    )  # fmt: skip
-    server = Server(config)
+    raise_descriptors()
+    app = build(service, open_=serving.open_)
+    server = Server(configured(app, host=serving.host, port=serving.port, timeout_graceful_shutdown=10))
     for number in (
         signal.SIGINT,
         signal.SIGTERM,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from perdure.api.caller import Reader
 from perdure.api.problems import Refused
@@ -22,7 +25,9 @@ router = APIRouter(prefix="/v3", tags=["events"], responses=PROBLEMS)
 LOOK_S = 0.5
 BEAT_S = 15.0  # of silence, after which proxies want to hear something
 KEY_S = 15.0  # between looks whether the key is still good
-STREAMS_MAX = 200
+LOOKS_MAX = (
+    200  # streams that look as often as LOOK_S says; more of them look less often, or the store would pay
+)
 EVENT = {
     "description": "Events, each with id, event and data.",
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -41,51 +46,80 @@ async def events(
         raise Refused(422, "event_unknown", f"there is no event {unknown[0]!r}; there are {', '.join(NAMES)}")
     start = last_event_id or after or await service.store.feed_end()
     place(start)
-    state = request.app.state
-    if state.streams >= STREAMS_MAX:
-        raise Refused(
-            503, "streams_too_many", "too many streams are open here; try again later", retry_after_s=10
-        )
     stream = _stream(request, service, caller.org, start, frozenset(name or NAMES))
-    return StreamingResponse(
-        stream,
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return Counted(stream, request.app.state.streams, caller.org)
+
+
+class Streams:
+    """The streams that are open: at most `most`, and `most_of_one` of an organisation."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self.most, self.most_of_one = most, most_of_one
+        self._of: Counter[str] = Counter()
+
+    @property
+    def open(self) -> int:
+        return self._of.total()
+
+    @contextmanager
+    def place(self, org: str) -> Iterator[None]:
+        """Hold one of them for the block. Raises: Refused."""
+        if self._of[org] >= self.most_of_one or self.open >= self.most:
+            whose = "of this organisation " if self._of[org] >= self.most_of_one else ""
+            raise Refused(
+                503, "streams_too_many", f"too many streams {whose}are open here; close one or try again later",
+                retry_after_s=10,
+            )  # fmt: skip
+        self._of[org] += 1
+        try:
+            yield
+        finally:
+            self._of[org] -= 1
+            if not self._of[org]:
+                del self._of[org]
+
+
+class Counted(StreamingResponse):
+    """A stream that holds its place from before the first byte until the client hangs up."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, content: AsyncIterator[bytes], streams: Streams, org: str) -> None:
+        super().__init__(content, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._streams, self._org = streams, org
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.place(self._org):
+            await super().__call__(scope, receive, send)
 
 
 async def _stream(
     request: Request, service: AsyncPerdure, org: str, start: str, names: frozenset[str]
 ) -> AsyncIterator[bytes]:
     state, silent_s, known_s = request.app.state, 0.0, time.monotonic()
-    state.streams += 1
-    try:
-        yield b": from here on\n\n"
-        while not state.stopping.is_set():
-            if time.monotonic() - known_s >= KEY_S:
-                known_s = time.monotonic()
-                if not await _still_good(request):
-                    return
-            try:
-                found = await service.store.feed(org, start)
-            except StoreError:
-                found = []  # it comes back, or the client goes
-            if found:
-                start = found[-1].place
-                wanted = b"".join(_event(one) for one in found if one.name in names)
-                if wanted:
-                    silent_s = 0.0
-                    yield wanted
-                continue
-            silent_s += LOOK_S
-            if silent_s >= BEAT_S:
-                silent_s = 0.0
-                yield b": still here\n\n"
-            if await request.is_disconnected():
+    yield b": from here on\n\n"
+    while not state.stopping.is_set():
+        if time.monotonic() - known_s >= KEY_S:
+            known_s = time.monotonic()
+            if not await _still_good(request):
                 return
-            await _pause(state.stopping)
-    finally:
-        state.streams -= 1
+        try:
+            found = await service.store.feed(org, start)
+        except StoreError:
+            found = []  # it comes back, or the client goes
+        if found:
+            start = found[-1].place
+            wanted = b"".join(_event(one) for one in found if one.name in names)
+            if wanted:
+                silent_s = 0.0
+                yield wanted
+            continue
+        look_s = LOOK_S * max(1.0, state.streams.open / LOOKS_MAX)
+        silent_s += look_s
+        if silent_s >= BEAT_S:
+            silent_s = 0.0
+            yield b": still here\n\n"
+        await _pause(state.stopping, look_s)
 
 
 async def _still_good(request: Request) -> bool:
@@ -99,9 +133,9 @@ async def _still_good(request: Request) -> bool:
     return True
 
 
-async def _pause(stopping: asyncio.Event) -> None:
+async def _pause(stopping: asyncio.Event, look_s: float) -> None:
     try:
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(look_s):
             await stopping.wait()
     except TimeoutError:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated
 
@@ -91,10 +92,14 @@ async def create(
 
 @router.get("", response_model=WebhookList)
 async def list_webhooks(service: Service, caller: Reader) -> WebhookList:
-    """The organisation's webhooks, with how many deliveries wait, were sent, or are dead."""
+    """The organisation's webhooks, with how many deliveries wait, were sent, or are dead. A key without the scope
+    `write` sees the host of each address and not the rest."""
     counts = await service.store.delivery_counts(caller.org)
     return WebhookList(
-        webhooks=[_view(one, **counts.get(one.id, {})) for one in await service.webhooks(caller.org)]
+        webhooks=[
+            _view(one, whole="write" in caller.scopes, **counts.get(one.id, {}))
+            for one in await service.webhooks(caller.org)
+        ]
     )
 
 
@@ -137,8 +142,17 @@ async def retry(service: Service, caller: Writer, id_: DeliveryId) -> Retried:
     return Retried(deliveries=sent)
 
 
-def _view(w: Webhook, **counts: int) -> WebhookView:
-    return WebhookView(id=w.id, url=w.url, events=list(w.events), created_at=time_of(w.created_ms), **counts)
+def _view(w: Webhook, *, whole: bool = True, **counts: int) -> WebhookView:
+    return WebhookView(
+        id=w.id, url=w.url if whole else _host_only(w.url), events=list(w.events), created_at=time_of(w.created_ms),
+        **counts,
+    )  # fmt: skip
+
+
+def _host_only(url: str) -> str:
+    """The address as far as its host: path, query and user name may be what the receiver knows its senders by."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/…"
 
 
 def _delivery(d: Delivery) -> DeliveryView:

@@ -6,6 +6,7 @@ another host in it. What is written in a way that two programs may read differen
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -16,6 +17,7 @@ import idna
 from perdure.core.frozen import frozen
 from perdure.errors import Permanent
 
+log = logging.getLogger("perdure.fetch")
 Address = IPv4Address | IPv6Address
 
 URL_CHARS_MAX = 8_000
@@ -151,8 +153,10 @@ def checked(host: str, addresses: Iterable[str], *, allow_loopback: bool = False
     for text in addresses:
         address = literal(text)
         if address is None or not allowed(address, allow_loopback=allow_loopback):
+            # the operator may know; an organisation would learn what the network of the server looks like
+            log.warning("%s leads to %s: forbidden", host, text)
             raise Permanent(
-                "address_forbidden", f"{host} leads to {text}, which is not on the public internet"
+                "address_forbidden", f"{host} leads to an address that is not on the public internet"
             )
         found[text] = None
     return list(found)

@@ -12,7 +12,7 @@ import time
 
 HEADER = "Perdure-Signature"
 TOLERANCE_S = 300.0
-_FORM = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})")
+_FORM = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
 
 
 def sign(secret: str, body: bytes, at_s: int) -> str:
@@ -24,7 +24,8 @@ def sign(secret: str, body: bytes, at_s: int) -> str:
 def verify(
     secret: str, header: str, body: bytes, *, tolerance_s: float = TOLERANCE_S, now_s: float | None = None
 ) -> bool:
-    """Whether this came from Perdure, lately. `body` is what was received, byte for byte."""
+    """Whether this came from Perdure, lately; False for any header of another form. `body` is what was received, byte
+    for byte."""
     found = _FORM.fullmatch(header)
     if found is None:
         return False

@@ -1,0 +1,215 @@
+"""Limits of connections to the HTTP server: their number, in all and per address, and the time they may take.
+
+A connection that has not sent the whole head of a request within `head_s` is closed, and so is one whose client does
+not read its answer. A connection beyond the limits is answered 503 and closed before anything is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from perdure.settings import Settings
+
+DESCRIPTORS_MAX = 65_536  # enough; programs that workers start may look at each
+DESCRIPTORS_KEPT = 128  # for the store, its blobs and the log
+STALL_S = 300.0  # without a byte of the answer taken
+SELDOM_S = 10.0
+SELDOM = ("socket.accept()", "Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
+
+
+def _answer(status: str, code: str, detail: str) -> bytes:
+    number, _, title = status.partition(" ")
+    problem = {
+        "type": f"urn:perdure:{code}",
+        "title": title,
+        "status": int(number),
+        "code": code,
+        "detail": detail,
+    }
+    body = json.dumps(problem).encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
+        "Retry-After: 5\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+FULL = _answer(
+    "503 Service Unavailable", "connections_too_many", "too many connections are open; try again later"
+)
+LATE = _answer(
+    "408 Request Timeout", "head_too_slow", "the head of the request did not arrive in time; send it again"
+)
+
+
+class Guard:
+    """Count of connections, in all and of each address."""
+
+    def __init__(self, most: int, most_of_one: int, head_s: float, idle_s: float) -> None:
+        self.most, self.most_of_one, self.head_s, self.idle_s = most, most_of_one, head_s, idle_s
+        self._of: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guard:
+        """Make one as the settings say, within the file descriptors: a connection may need one for a file, too."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors == resource.RLIM_INFINITY:
+            descriptors = DESCRIPTORS_MAX
+        most = max(2, min(settings.api_connections_max, (descriptors - DESCRIPTORS_KEPT) // 2))
+        one = min(most, settings.api_connections_per_address or max(1, most // 2))
+        return cls(most, one, settings.api_head_s, settings.api_idle_s)
+
+    @property
+    def open(self) -> int:
+        return self._of.total()
+
+    def enter(self, whose: str) -> bool:
+        """Count one more connection of this address; False if there is no room for it."""
+        if self.open >= self.most or self._of[whose] >= self.most_of_one:
+            return False
+        self._of[whose] += 1
+        return True
+
+    def leave(self, whose: str) -> None:
+        self._of[whose] -= 1
+        if not self._of[whose]:
+            del self._of[whose]
+
+
+class Guarded(H11Protocol):
+    """A connection that its guard has let in, with limits of time."""
+
+    _whose: str | None = None
+    _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _guard(self) -> Guard:
+        guard: Guard = self.config.app.state.guard  # type: ignore[union-attr]
+        return guard
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        whose = whose_network(transport.get_extra_info("peername"))
+        if not self._guard.enter(whose):
+            transport.write(FULL)
+            transport.close()
+            return
+        self._whose = whose
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._whose is None:
+            return
+        self._guard.leave(self._whose)
+        self._whose = None
+        self._end_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._whose is None:
+            return
+        super().data_received(data)
+        self._watch_head()
+
+    def _watch_head(self) -> None:
+        """Start the clock when bytes come while no request is being answered; more bytes do not reset it."""
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(self._guard.head_s, self._late)
+
+    def _late(self) -> None:
+        if (
+            self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+        ):  # one has begun, and hears why it ends
+            self.transport.write(LATE)
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_stall(-1)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _watch_stall(self, left: int) -> None:
+        """End the connection if the client has read nothing since the last look."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting == left:
+            self.transport.abort()
+        else:
+            self._stall_timer = self.loop.call_later(STALL_S, self._watch_stall, waiting)
+
+    def _end_timers(self) -> None:
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+
+
+def whose_network(peer: Any) -> str:
+    """Name the network that counts as one address: an IPv4 address, or the /64 of an IPv6 address."""
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except (TypeError, IndexError, ValueError):
+        return "local"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
+def raise_descriptors() -> None:
+    """Raise the limit of open files to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Seldom(logging.Filter):
+    """A filter that passes lines that any client can cause only once in ten seconds, each kind by itself."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now, self._said = now, dict[str, float]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = next((start for start in SELDOM if record.getMessage().startswith(start)), None)
+        if kind is None:
+            return True
+        now_s = self._now()
+        if now_s - self._said.get(kind, -SELDOM_S) < SELDOM_S:
+            return False
+        self._said[kind] = now_s
+        return True
+
+
+_SELDOM = Seldom()
+
+
+def log_seldom() -> None:
+    """Keep clients from filling the log of the server."""
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(_SELDOM)  # once, however often it is asked for
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a line for each byte of a wrong form
