@@ -139,11 +139,13 @@ class AsyncPerdure(
 
     def _connect(self) -> None:
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
-        self.store = open_store(self.url, self.clock, self.settings.direct_url)
+        with using(self.settings):  # new files get the mode that is set
+            self.store = open_store(self.url, self.clock, self.settings.direct_url)
+            blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
         self.store.events = self.events
-        self.blobs = CheckedBlobs(self.store, open_blobs(self._blobs_url, self._blobs_beside))
+        self.blobs = CheckedBlobs(self.store, blobs)
         self._closed = False
 
     def _blobs_beside(self) -> Blobs:

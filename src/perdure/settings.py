@@ -67,6 +67,10 @@ class Settings(BaseSettings):
         default=None,
         description="Where large content lives: s3://bucket/prefix or a directory; by default beside the store.",
     )
+    file_mode: Literal["0600", "0660"] = Field(
+        default="0600",
+        description="Mode of the files of a SQLite store, its blobs and archives; 0660: the group may use them.",
+    )
     concurrency: int = Field(
         default=3, ge=1, le=2000, description="How many documents a worker runs at a time."
     )

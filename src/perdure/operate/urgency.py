@@ -42,6 +42,7 @@ def problems(facts: Facts) -> list[Problem]:
     parts = (
         _audited,
         _volatile,
+        _exposed,
         _unserved,
         _lost,
         _escalated,
@@ -101,6 +102,12 @@ def _volatile(facts: Facts) -> Iterator[Problem]:
         yield Problem("critical", "fsync is off at PostgreSQL: a power cut can destroy the store; set it on")
     if durability.get("synchronous_commit") == "off":
         yield Problem("notice", "synchronous_commit is off at PostgreSQL; sessions of Perdure set it on")
+
+
+def _exposed(facts: Facts) -> Iterator[Problem]:
+    """Files that users outside of the setting can read or lock."""
+    if command := facts["exposed"]:
+        yield Problem("warning", "Other users can use the files of this store", command)
 
 
 def _escalated(facts: Facts) -> Iterator[Problem]:
