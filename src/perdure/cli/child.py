@@ -18,6 +18,7 @@ from dataclasses import asdict
 from itertools import chain, repeat
 
 from perdure.app import AsyncPerdure
+from perdure.cli.saying import say
 from perdure.cli.target import load_app
 from perdure.engine.child_process import WAIT_S, end_with
 from perdure.engine.collector import calm_collector
@@ -66,7 +67,7 @@ def main() -> None:
             if traces is not None:
                 traces.close()
     except PerdureError as error:
-        print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
+        say(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
         os._exit(2 if isinstance(error, UsageError) else 1)
     # threads that stage code left behind must not keep us here
     sys.stdout.flush()

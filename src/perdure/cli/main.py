@@ -14,6 +14,7 @@ from perdure.cli import audit, looking, operator, serving, webhooks, why
 from perdure.cli.dead import dead
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
+from perdure.cli.saying import say, say_lines
 from perdure.cli.simulate import simulate
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from perdure import __version__
 
-        print(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     try:
         app()
     except PerdureError as error:
-        print(f"perdure: {error} [{error.code}]", file=sys.stderr)
+        say(f"perdure: {error} [{error.code}]", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
@@ -147,7 +148,7 @@ def migrate(
 
         opened(store, lambda app: take_over(app.store, app.blobs))
         ran.append("--take-blobs: they are this store's")
-    print("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
+    say_lines("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
 
 
 @app.command()
@@ -317,4 +318,4 @@ def version() -> None:
     """Print the version."""
     from perdure import __version__
 
-    print(__version__)
+    say(__version__)
