@@ -111,12 +111,12 @@ async def test_the_group_is_let_in_if_it_is_set_and_others_never(
 
 
 async def _opened_overview(url: str) -> dict:
-    store = open_store(url)
-    await store.open()
+    app = AsyncPerdure(url)
+    await app.start()
     try:
-        return await overview(store)
+        return await overview(app.store)
     finally:
-        await store.close()
+        await app.close()
 
 
 def test_a_blob_of_another_user_of_the_group_is_replaced(

@@ -6,6 +6,7 @@ import json as jsonlib
 import os
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,13 +46,16 @@ def _options(
 
 def main() -> None:
     """Run the command; a known error is one line on standard error and exit status 2 (the caller's) or 1."""
-    from perdure.errors import PerdureError, UsageError
+    from perdure.errors import PerdureError, UsageError, redacted
 
     try:
         app()
     except PerdureError as error:
         say(f"perdure: {error} [{error.code}]", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except Exception:  # a bug of ours, or of the app's module
+        say_lines(redacted(traceback.format_exc()), file=sys.stderr)
+        sys.exit(1)
 
 
 def service(target: str, store: str | None) -> AsyncPerdure:

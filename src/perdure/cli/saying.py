@@ -26,9 +26,9 @@ def say(text: object = "", file: TextIO | None = None, flush: bool = False) -> N
     print(visible(str(text)), file=file, flush=flush)
 
 
-def say_lines(text: str) -> None:
+def say_lines(text: str, file: TextIO | None = None) -> None:
     """Print text whose line ends are ours."""
-    print(visible(text.removesuffix("\n"), lines=True))
+    print(visible(text.removesuffix("\n"), lines=True), file=file)
 
 
 def _escaped(character: str, lines: bool) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import math
 import os
 import re
@@ -34,7 +33,6 @@ from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted, writer_of
 from perdure.store.turn import Turn
 
 T = TypeVar("T")
-_log = logging.getLogger("perdure.store")
 NETWORK_FILESYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p afs ceph lustre glusterfs fuse.sshfs fuse.glusterfs".split()
 )
@@ -94,8 +92,6 @@ class SqliteDriver:
                 connection.execute("PRAGMA schema_version").fetchall()  # opens the log
                 connection.set_progress_handler(self._progressed, STEPS)
                 self._files = OpenFiles(self.path)
-            if (command := self.exposed()) is not None:
-                _log.warning("other users can use the files of the store at %s; run: %s", self.path, command)
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot open {self.path}: {error.strerror}; check the path and its rights"
