@@ -185,7 +185,7 @@ class AsyncPerdure(
 
     async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
-        webhooks = Dispatcher(self.store, self.settings.allow_loopback, self.settings.secret_key)
+        webhooks = Dispatcher(self.store, self.settings.allow_loopback, secret_key=self.settings.secret_key)
         beside.append(asyncio.create_task(webhooks.run(), name="perdure-webhooks"))
         if self.meter is not None:
             beside.append(asyncio.create_task(self.meter.run(), name="perdure-meter"))

@@ -8,7 +8,9 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -61,7 +63,7 @@ def test_a_mistyped_address_is_shown_without_its_password(address: str) -> None:
     assert CANARY not in refused(lambda: open_store(address))
     assert CANARY not in refused(lambda: open_blobs(address, lambda: DirectoryBlobs(Path())))
     for name in ("summary_url", "pushgateway_url", "store", "concurrency"):
-        assert CANARY not in refused(lambda name=name: Settings(**{name: address}))
+        assert CANARY not in refused(partial(Settings, **{name: address}))
 
 
 @pytest.mark.parametrize("address", MISTYPED)
@@ -95,7 +97,7 @@ def test_text_without_passwords(text: str, said: str) -> None:
     assert redacted(text) == said
 
 
-def _variables(directory: Path) -> dict[str, str]:
+def _variables(directory: Path) -> dict[str, Any]:
     """Every setting that may carry a secret has one, and nobody is at the addresses."""
     secret = {variable(name): f"{CANARY}-{name}-0123456789abcdef" for name in SECRETS}
     other = {name: f"{CANARY}-{name}" for name in SECRETS_OF_OTHERS}
@@ -119,8 +121,8 @@ def test_no_secret_leaves_a_worker_or_a_server(tmp_path: Path, capfd: pytest.Cap
     leaking = ("--app", target, "--pipeline", "leaking")
     for n, name in enumerate(names):
         how = ("permanent", "header", "url", "plain")[n % 4]
-        said = succeeded("add", "--text", f"{name} {how}", *leaking, cwd=ROOT, **variables)
-        ids.append(said.split()[1])
+        answer = succeeded("add", "--text", f"{name} {how}", *leaking, cwd=ROOT, **variables)
+        ids.append(answer.split()[1])
     succeeded("add", "--text", "words to be embedded", cwd=ROOT, **variables)
     logs = tmp_path / "worker.log"
     with logs.open("wb") as log:
@@ -168,6 +170,6 @@ def test_no_secret_leaves_a_worker_or_a_server(tmp_path: Path, capfd: pytest.Cap
     assert "***" in logs.read_text()
 
 
-def _output(*words: str, **variables: str) -> str:
+def _output(*words: str, **variables: Any) -> str:
     ended = perdure(*words, cwd=ROOT, **variables)
     return ended.stdout + ended.stderr

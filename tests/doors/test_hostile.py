@@ -51,9 +51,9 @@ def hostile(tmp_path: Path) -> tuple[str, str, str]:
     url = f"sqlite:///{tmp_path}/perdure.db"
     with trial(evil, store=url) as app:
         app.hold("ocr", EVIL, who=EVIL)
-        more = {"meta": {EVIL: EVIL}, "collection": EVIL, "pipeline": evil}
-        held = app.add(text="held", name=f"held {EVIL}", **more).id
-        dead = app.add(text="dead", name=f"dead {EVIL}", **more).id
+        more: Any = {"meta": {EVIL: EVIL}, "collection": EVIL}
+        held = app.add(text="held", name=f"held {EVIL}", pipeline=evil, **more).id
+        dead = app.add(text="dead", name=f"dead {EVIL}", pipeline=evil, **more).id
         drain(app)
         app.limit(EVIL, concurrency=1)
     asyncio.run(_more(url))

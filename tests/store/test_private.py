@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perdure.engine import rooms
-from perdure.errors import StoreBusy
+from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.operate import retention
 from perdure.operate.status import overview
 from perdure.service import AsyncPerdure
@@ -23,6 +23,7 @@ from perdure.store import lock_holder, sqlite
 from perdure.store.blobs import DirectoryBlobs
 from perdure.store.lock_holder import holder_told, lock_within
 from perdure.store.open import open_store
+from perdure.store.private import make_directory
 from perdure.store.turn import await_turn
 from tests.store.making import document
 
@@ -108,6 +109,19 @@ async def test_the_group_is_let_in_if_it_is_set_and_others_never(
     assert [one["press"] for one in (await _opened_overview(url))["problems"]] == [
         f"chmod -R o-rwx {path} {path}-wal {path}-shm"
     ]
+
+
+def test_a_group_that_a_directory_passes_on_is_passed_on(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    made = tmp_path / "a" / "b"
+    make_directory(made, 0o660)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o2770
+
+
+async def test_a_store_that_this_user_cannot_use_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "perdure.db.d").touch()  # what cannot be entered, for root too
+    with pytest.raises(StoreUnavailable, match="check the path and its rights"):
+        await open_store(f"sqlite:///{tmp_path}/perdure.db").open()
 
 
 async def _opened_overview(url: str) -> dict:

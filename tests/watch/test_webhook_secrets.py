@@ -58,7 +58,7 @@ async def signed_by(service: AsyncPerdure, url: str, receiver: Receiver, **how: 
 
 async def sent(service: AsyncPerdure, receiver: Receiver, number: int) -> None:
     task = asyncio.create_task(
-        Dispatcher(service.store, True, service.settings.secret_key, poll_s=0.02).run()
+        Dispatcher(service.store, True, poll_s=0.02, secret_key=service.settings.secret_key).run()
     )
     try:
         await until(lambda: len(receiver.got) >= number)
@@ -115,7 +115,7 @@ async def test_without_its_key_deliveries_wait_and_a_rotated_key_still_signs(
         made = await service.add_webhook(receiver.url)
         await service.add(text="good", pipeline=notes)
         await service.run_until_idle()
-        lacking = Dispatcher(service.store, True, NEXT)
+        lacking = Dispatcher(service.store, True, secret_key=NEXT)
         with caplog.at_level(logging.ERROR):
             await lacking.turn()
             await lacking.turn()

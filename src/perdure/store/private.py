@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -55,7 +56,9 @@ def make_directory(path: Path, mode: int) -> None:
         make_directory(path.parent, mode)
     try:
         path.mkdir(directory_mode(mode))
-        path.chmod(directory_mode(mode))
+        path.chmod(
+            path.stat().st_mode & stat.S_ISGID | directory_mode(mode)
+        )  # a group that is passed on stays so
     except FileExistsError:
         if not path.is_dir():
             raise

@@ -60,9 +60,9 @@ class Dispatcher:
 
     store: SqlStore
     allow_loopback: bool = False
-    secret_key: str | None = field(default=None, repr=False)
     resolve: Resolve = resolve
     poll_s: float = POLL_S
+    secret_key: str | None = field(default=None, repr=False)
     _sending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _checked_s: float = field(default_factory=time.monotonic)
     _ending: bool = False
