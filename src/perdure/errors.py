@@ -35,13 +35,14 @@ _USERINFO = re.compile(
     r"\b([a-z][a-z0-9+.-]*:/{1,3})([^\s/@'\"<>]*:[^\s'\"<>]*|[^\s/:@'\"<>]+)@", re.IGNORECASE
 )
 _PARAMETER = re.compile(r"(?<=[?&])([a-z_]*(?:password|secret|token|key)[a-z_]*)=[^\s&'\"]+", re.IGNORECASE)
-_hidden: set[str] = set()
+_hidden: tuple[str, ...] = ()  # the longest first: one may be a part of another
 
 
 def hide(value: str | None) -> None:
     """Show this value in no message from now on."""
+    global _hidden  # noqa: PLW0603 -- replaced and never changed, because other threads read it
     if value is not None and len(value.strip()) >= SECRET_CHARACTERS_MIN:
-        _hidden.update({value, value.strip()})
+        _hidden = tuple(sorted({*_hidden, value.strip()}, key=len, reverse=True))
 
 
 def hide_password(address: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from perdure import errors
 from perdure.cli.main import main
 from perdure.errors import SettingInvalid, address_shown, redacted
 from perdure.settings import ADDRESSES, SECRETS, SECRETS_OF_OTHERS, Settings, variable
@@ -95,6 +96,13 @@ def test_no_command_prints_the_password_of_an_address(
 )
 def test_text_without_passwords(text: str, said: str) -> None:
     assert redacted(text) == said
+
+
+def test_a_secret_that_is_a_part_of_another_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_hidden", ())
+    for value in ("letmein", "letmein-please", " letmein-please-now\n", "short", None):
+        errors.hide(value)
+    assert redacted("letmein-please-now, letmein-please, letmein, short") == "***, ***, ***, short"
 
 
 def _variables(directory: Path) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from perdure.settings import current
-
 
 def file_mode() -> int:
     """Return the mode of new files, as set."""
+    from perdure.settings import current  # heavy, and a pipeline alone does not need it
+
     return int(current().file_mode, 8)
 
 
