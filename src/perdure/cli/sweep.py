@@ -89,7 +89,9 @@ def show(sweep: Sweep) -> None:
             table.add_row(name, *(f"{getattr(sweep, column).get(name, 0):,}" for column in COLUMNS))
         console().print(table, soft_wrap=True)
     if sweep.left:
-        say(f"  {sweep.left:,} expired leases are left to their workers, which are alive; restart one that is frozen")
+        say(
+            f"  {sweep.left:,} expired leases are left to their workers, which are alive; restart one that is frozen"
+        )
     for file in sweep.archived:
         say(f"  exported to {file}")
     for problem in sweep.problems:
