@@ -50,15 +50,14 @@ def make_file(path: Path, mode: int) -> None:
 
 def make_directory(path: Path, mode: int) -> None:
     """Create a directory for files of this mode, and those above it; directories that exist keep their modes."""
-    if path.is_dir():
-        return
-    if path.parent != path:
-        make_directory(path.parent, mode)
     try:
         path.mkdir(directory_mode(mode))
         path.chmod(
             path.stat().st_mode & stat.S_ISGID | directory_mode(mode)
         )  # a group that is passed on stays so
+    except FileNotFoundError:
+        make_directory(path.parent, mode)
+        make_directory(path, mode)
     except FileExistsError:
         if not path.is_dir():
             raise
