@@ -20,9 +20,64 @@
         └─ MoveForbidden                 the document's state does not allow that
 
 An exception outside this tree that a stage raises counts as Transient, with its class recorded.
+
+No message shows a secret: passwords in addresses and the values of secret settings are replaced by `***` wherever an
+error is made, stored (`store.text.cleaned`), logged (`watch.log`) or printed (`cli.main`).
 """
 
 from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+SECRET_CHARACTERS_MIN = 6  # shorter values are words of any text
+_USERINFO = re.compile(
+    r"\b([a-z][a-z0-9+.-]*:/{1,3})([^\s/@'\"<>]*:[^\s'\"<>]*|[^\s/:@'\"<>]+)@", re.IGNORECASE
+)
+_PARAMETER = re.compile(r"(?<=[?&])([a-z_]*(?:password|secret|token|key)[a-z_]*)=[^\s&'\"]+", re.IGNORECASE)
+_hidden: tuple[str, ...] = ()  # the longest first: one may be a part of another
+
+
+def hide(value: str | None) -> None:
+    """Show this value in no message from now on."""
+    global _hidden  # noqa: PLW0603 -- replaced and never changed, because other threads read it
+    if value is not None and len(value.strip()) >= SECRET_CHARACTERS_MIN:
+        _hidden = tuple(sorted({*_hidden, value.strip()}, key=len, reverse=True))
+
+
+def hide_password(address: str | None) -> None:
+    """Show the password of the address in no message from now on."""
+    _, _, password = (address or "").rpartition("@")[0].partition("//")[2].partition(":")
+    for value in {password, unquote(password)}:
+        hide(value)
+
+
+def redacted(text: str) -> str:
+    """Return the text without passwords of addresses and without the values that are hidden."""
+    for value in _hidden:
+        if value in text:
+            text = text.replace(value, "***")
+    if "@" in text:
+        text = _USERINFO.sub(_without_password, text)
+    return _PARAMETER.sub(r"\1=***", text) if "=" in text else text
+
+
+def address_shown(address: str) -> str:
+    """Return an address, however it is mistyped, as others may see it: all before its last @ may be a password."""
+    before, at, host = address.rpartition("@")
+    scheme, slashes, user = before.partition("//")
+    if not at:
+        return redacted(address)
+    if not slashes or "?" in scheme:
+        return redacted(f"***@{host}")
+    named, colon, _ = user.partition(":")
+    shown = f"{named}:***" if colon else user if scheme.startswith("postgres") else "***"
+    return redacted(f"{scheme}//{shown}@{host}")
+
+
+def _without_password(found: re.Match[str]) -> str:
+    scheme, (user, colon, _) = found[1], found[2].partition(":")
+    return f"{scheme}{user}:***@" if colon else found[0] if scheme.startswith("postgres") else f"{scheme}***@"
 
 
 class PerdureError(Exception):
@@ -31,7 +86,7 @@ class PerdureError(Exception):
     code: str = "error"
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(redacted(message))
         if code is not None:
             self.code = code
 

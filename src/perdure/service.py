@@ -16,6 +16,7 @@ from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
+from perdure.core.derived import keys_of
 from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
 from perdure.core.words import asked
@@ -129,6 +130,7 @@ class AsyncPerdure(
         self._scrape: Scrape | None = None
         self.stuck_policy = policy_of(self.settings)
         self.keeping = limits_of(self.settings)
+        keys_of(self.settings.secret_key)
         self.only_queues: tuple[str, ...] = ()
         self.query_s = QUERY_S
 
@@ -139,11 +141,13 @@ class AsyncPerdure(
 
     def _connect(self) -> None:
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
-        self.store = open_store(self.url, self.clock, self.settings.direct_url)
+        with using(self.settings):  # new files get the mode that is set
+            self.store = open_store(self.url, self.clock, self.settings.direct_url)
+            blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
         self.store.events = self.events
-        self.blobs = CheckedBlobs(self.store, open_blobs(self._blobs_url, self._blobs_beside))
+        self.blobs = CheckedBlobs(self.store, blobs)
         self._closed = False
 
     def _blobs_beside(self) -> Blobs:
@@ -160,6 +164,10 @@ class AsyncPerdure(
         self._working = asyncio.Lock()  # of the loop that we run in now
         try:
             await self.store.open()
+            if (command := self.store.driver.exposed()) is not None:
+                logging.getLogger("perdure.store").warning(
+                    "other users can use the files of the store; run: %s", command
+                )
             await self.blobs.check_if_reachable()
             with using(self.given):
                 lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
@@ -177,7 +185,7 @@ class AsyncPerdure(
 
     async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
-        webhooks = Dispatcher(self.store, self.settings.allow_loopback)
+        webhooks = Dispatcher(self.store, self.settings.allow_loopback, secret_key=self.settings.secret_key)
         beside.append(asyncio.create_task(webhooks.run(), name="perdure-webhooks"))
         if self.meter is not None:
             beside.append(asyncio.create_task(self.meter.run(), name="perdure-meter"))

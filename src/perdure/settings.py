@@ -13,10 +13,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from perdure.errors import SettingInvalid
+from perdure.errors import SettingInvalid, address_shown, hide, hide_password
 
 #: How variables begin that are called as everybody calls them.
 OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
+
+
+#: Settings that are secrets, and those that are addresses, which may have a password in them.
+SECRETS = ("embed_key", "summary_key", "vision_key", "rabbitmq_password", "secret_key")
+SECRETS_OF_OTHERS = ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+ADDRESSES = ("store", "direct_url", "blobs", "embedder", "summary_url", "vision_url", "pushgateway_url")
 
 
 def absolute_store(url: str) -> str:
@@ -48,8 +54,17 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            wrong = (f"{variable(str(e['loc'][0]))} is {e['input']!r}: {e['msg']}" for e in error.errors())
+            wrong = (_wrong(str(e["loc"][0]), e["input"], e["msg"]) for e in error.errors())
             raise SettingInvalid("; ".join(wrong)) from None
+        for value in (*(getattr(self, name) for name in SECRETS), *map(os.environ.get, SECRETS_OF_OTHERS)):
+            hide(value)
+        for name in ADDRESSES:
+            hide_password(getattr(self, name))
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            if name not in SECRETS:
+                yield name, address_shown(value) if name in ADDRESSES and value else value
 
     store: Annotated[str, AfterValidator(absolute_store)] = Field(
         default="sqlite:///perdure.db", validate_default=True, description="Address of the store."
@@ -66,6 +81,10 @@ class Settings(BaseSettings):
     blobs: Annotated[str, AfterValidator(absolute_place)] | None = Field(
         default=None,
         description="Where large content lives: s3://bucket/prefix or a directory; by default beside the store.",
+    )
+    file_mode: Literal["0600", "0660"] = Field(
+        default="0600",
+        description="Mode of the files of a SQLite store, its blobs and archives; 0660: the group may use them.",
     )
     concurrency: int = Field(
         default=3, ge=1, le=2000, description="How many documents a worker runs at a time."
@@ -250,6 +269,11 @@ class Settings(BaseSettings):
         validation_alias="PUSHGATEWAY_URL",
         description="The Pushgateway that is meant.",
     )
+    secret_key: str | None = Field(
+        default=None,
+        repr=False,
+        description="Keys that secrets of webhooks are derived from, separated by commas; the first makes new ones.",
+    )
     api_rate_per_s: float = Field(
         default=500, gt=0, description="How often an organisation may ask one HTTP server in a second."
     )
@@ -291,6 +315,13 @@ class Settings(BaseSettings):
         description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",
     )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
+
+
+def _wrong(name: str, value: object, why: str) -> str:
+    """Say what is wrong with a setting, without its password."""
+    secret = name.lower() in SECRETS or name in map(variable, SECRETS)
+    shown = "not shown" if secret else repr(address_shown(value) if isinstance(value, str) else value)
+    return f"{variable(name)} is {shown}: {why}"
 
 
 def variable(name: str) -> str:

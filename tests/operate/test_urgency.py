@@ -40,6 +40,7 @@ WELL: dict[str, Any] = {
     "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
     "audit": {"difference": 0, "looked_ms": NOW, "problems": None, "audited_ms": None},
     "outbox": {"waiting": 0, "since_ms": None, "reason": None}, "given_back": [], "unserved": [], "oldest_writer": None,
+    "exposed": None, "clear_secrets": 0,
     "durability": {"synchronous_commit": "on", "fsync": "on"},
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
@@ -56,6 +57,13 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "ready": 7, "workers": 0}], "workers": [{**GONE, "in_hand": 0}]}, "critical",
             "No worker serves 7 jobs in queue documents (the last one, host:1, went 1.0 h ago)", "perdure worker",
+        ),
+        (
+            {"clear_secrets": 2}, "notice",
+            "The secrets of 2 webhooks are in clear in the store; set PERDURE_SECRET_KEY and add them again", None,
+        ),
+        (
+            {"exposed": "chmod o-rwx a"}, "warning", "Other users can use the files of this store", "chmod o-rwx a",
         ),
         (
             {"oldest_writer": OldestWriter(7, "psql", "shop", 2 * HOUR)}, "warning",

@@ -51,6 +51,9 @@ class SimDriver:
     async def oldest_writer(self) -> None:
         return None
 
+    def exposed(self) -> None:
+        return None
+
     async def durability(self) -> dict[str, str]:
         return {}
 

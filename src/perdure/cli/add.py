@@ -17,9 +17,10 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from perdure.cli.drawing import console
+from perdure.cli.saying import say
 from perdure.cli.sources import Found, batches, found, own_files, packed, prompt, shown, spooled, texts, valid
 from perdure.cli.stop import STOPPED, Stop
 from perdure.cli.target import pipeline_of
@@ -85,9 +86,9 @@ class Answers:
             if self._json:
                 print(json.dumps({**asdict(one), "source": shown(one.source)}))
             elif one.answer == "refused":
-                print(f"perdure: {one.source}: {shown(one.error)} [{one.code}]", file=sys.stderr)
+                say(f"perdure: {one.source}: {shown(one.error)} [{one.code}]", file=sys.stderr)
             else:
-                print(f"{one.answer:7} {one.id}  {one.source}")
+                say(f"{one.answer:7} {one.id}  {one.source}")
         sys.stdout.flush()
 
     def total(self) -> str:
@@ -223,7 +224,7 @@ class Bar:
         self._answers = answers
         self._bar = Progress(
             TextColumn("adding"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+            console=console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._task = self._bar.add_task("adding", total=total)
 
@@ -247,7 +248,7 @@ class Lines:
     def show(self, coming: int) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + LINE_S
-            print(f"perdure: {self._answers.total()} so far", file=sys.stderr, flush=True)
+            say(f"perdure: {self._answers.total()} so far", file=sys.stderr, flush=True)
 
     def hide(self) -> None:
         return None
@@ -262,11 +263,11 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
             first = next(given)  # what is wrong with the arguments shows before a store is opened
             return asyncio.run(_run(app, asked, chain([first], given), answers))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("perdure: stopped at once", file=sys.stderr)
+        say("perdure: stopped at once", file=sys.stderr)
         return STOPPED
     except BrokenPipeError:  # nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("perdure: stopped, because nobody reads the answers", file=sys.stderr)
+        say("perdure: stopped, because nobody reads the answers", file=sys.stderr)
         return STOPPED
 
 
@@ -280,7 +281,7 @@ async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers:
             finally:
                 stopped = "stopped: " if stop.asked.is_set() else ""
                 if stopped or answers.counts.total() > 1:
-                    print(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
+                    say(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
             if stopped:
                 return STOPPED
             if not (asked.watch or asked.work) or not answers.ids:

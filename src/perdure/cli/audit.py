@@ -41,11 +41,10 @@ def audit(
 
 async def _audit(app: AsyncPerdure, recount: bool, who: str | None) -> Audit:
     """With a line that tells how far it is, where somebody looks."""
-    from rich.console import Console
-
+    from perdure.cli.drawing import console
     from perdure.operate.audit import Progress
 
-    out, seen = Console(stderr=True), 0
+    out, seen = console(stderr=True), 0
     with out.status("looking at documents") as line:
 
         def told(progress: Progress) -> None:
@@ -78,7 +77,7 @@ def show(found: Audit) -> None:
         out.print(Text(f"{check.found:10,}  {check.name}", style="" if check.found else "dim"))
         if check.found:
             for example in filter(None, check.examples):
-                out.print(Text(f"{'':12}{example}"))
+                out.print(f"{'':12}{example}")
             out.print(Text(f"{'':12}{check.advice}", style="yellow"))
 
 

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.drawing import STYLES
+from perdure.cli.drawing import STYLES, console
+from perdure.cli.saying import say
 from perdure.cli.sources import shown
 from perdure.core.frozen import frozen
 from perdure.operate.status import STATES
@@ -70,17 +71,17 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        print(f"perdure: {totals(self._states)}", file=sys.stderr)
+        say(f"perdure: {totals(self._states)}", file=sys.stderr)
 
     def show(self, seen: Mapping[str, Seen], states: States, changed: Sequence[Seen], problem: str) -> None:
         self._states = states
         for one in changed:
             told = (one.state, one.stage, one.attempt)
             if told != self._told.get(one.id, ("queued", one.stage, 0)):
-                print(json.dumps(asdict(one)) if self._json else self._line(one))
+                say(json.dumps(asdict(one)) if self._json else self._line(one))
             self._told[one.id] = told
         if problem and problem != self._problem:
-            print(f"perdure: {problem}", file=sys.stderr)
+            say(f"perdure: {problem}", file=sys.stderr)
         self._problem = problem
         sys.stdout.flush()
 
@@ -130,9 +131,9 @@ def totals(states: States) -> Text:
 
 def screen(as_json: bool) -> Screen:
     """What suits standard output."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    lively = console.is_terminal and not console.is_dumb_terminal and not as_json
-    return Board(console) if lively else Lines(as_json)
+    out = console()
+    lively = out.is_terminal and not out.is_dumb_terminal and not as_json
+    return Board(out) if lively else Lines(as_json)
 
 
 def _table(rows: Sequence[Seen], width: int) -> Table:

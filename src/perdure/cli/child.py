@@ -13,18 +13,20 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, repeat
 
 from perdure.app import AsyncPerdure
+from perdure.cli.saying import say, say_lines
 from perdure.cli.target import load_app
 from perdure.engine.child_process import WAIT_S, end_with
 from perdure.engine.collector import calm_collector
 from perdure.engine.fork_signals import own_signals
 from perdure.engine.memory import few_arenas
 from perdure.engine.slate import Slate
-from perdure.errors import PerdureError, SettingInvalid, StoreBusy, StoreUnavailable, UsageError
+from perdure.errors import PerdureError, SettingInvalid, StoreBusy, StoreUnavailable, UsageError, redacted
 from perdure.store.descriptors import unshare
 from perdure.store.turn import may_be_ended
 from perdure.watch.board import Board
@@ -66,8 +68,11 @@ def main() -> None:
             if traces is not None:
                 traces.close()
     except PerdureError as error:
-        print(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
+        say(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
         os._exit(2 if isinstance(error, UsageError) else 1)
+    except Exception:  # a bug; what it says may have secrets in it
+        say_lines(redacted(traceback.format_exc()), file=sys.stderr)
+        os._exit(1)
     # threads that stage code left behind must not keep us here
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,6 +17,7 @@ from perdure.cli.dead_asked import Asked, sure
 from perdure.cli.dead_shown import show_groups
 from perdure.cli.opened import opened
 from perdure.cli.progress import progress
+from perdure.cli.saying import say
 from perdure.cli.stop import STOPPED, Stop
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
@@ -56,11 +57,11 @@ class Telling:
             if self.as_json and not self.quiet:
                 print(json.dumps({"id": id_, "answer": answer}))
             elif self.each or total <= EACH or answer not in self.good:
-                print(f"{id_} {answer}", file=sys.stderr if self.quiet else sys.stdout)
+                say(f"{id_} {answer}", file=sys.stderr if self.quiet else sys.stdout)
 
     def end(self, words: str, **facts: Any) -> None:
         out = sys.stderr if self.quiet else sys.stdout
-        print(json.dumps(facts) if self.as_json else words, file=out)
+        say(json.dumps(facts) if self.as_json else words, file=out)
 
 
 def requeue(
@@ -94,7 +95,7 @@ def requeue(
         facts = asdict(told) | {"stopped": told.stopped or ("by Ctrl-C" if stopped else "")}
         telling.end(", ".join(words), **{k: v for k, v in facts.items() if k != "answers"})
         if told.stopped:
-            print(f"perdure: stopped: {told.stopped}", file=sys.stderr)
+            say(f"perdure: stopped: {told.stopped}", file=sys.stderr)
         badly = told.refused or told.stopped or (told.canary and told.canary.done < told.canary.sent)
         return _ended(stopped, bool(badly))
 
@@ -106,7 +107,7 @@ async def _say_who_waits(app: AsyncPerdure, how: RequeueOptions) -> None:
     longest = span(int(how.get("canary_wait_s", CANARY_WAIT_S) * 1000))
     works = any(worker.kind == "worker" for worker in await app.store.workers())
     hint = "" if works else "; no worker is running, start one: perdure worker"
-    print(f"perdure: waits up to {longest} for the canaries to end{hint}", file=sys.stderr)
+    say(f"perdure: waits up to {longest} for the canaries to end{hint}", file=sys.stderr)
 
 
 def _canary(told: Requeued) -> str:
@@ -133,7 +134,7 @@ async def _dry_run(
         print(json.dumps(facts, indent=2))
         return 0
     for id_, answer in choice.refused:
-        print(f"{id_} {answer}")
+        say(f"{id_} {answer}")
     fresh = (
         ", from the beginning"
         if how.get("fresh")
@@ -141,7 +142,7 @@ async def _dry_run(
         if word == "requeued"
         else ""
     )
-    print(f"a dry run: {counted(number, 'dead document')} would be {word}{fresh}; nothing was changed")
+    say(f"a dry run: {counted(number, 'dead document')} would be {word}{fresh}; nothing was changed")
     if found:
         show_groups(found, await app.store.now_ms(), False)
     return 0
@@ -160,7 +161,7 @@ def export(app: AsyncPerdure, asked: Asked, target: str, who: str | None, as_jso
             words += f", {told.failed:,} failed" if told.failed else ""
             telling.end(words, found=told.found, exported=told.exported, failed=told.failed, file=target)
         elif target != "-":
-            print("perdure: stopped; there is no file", file=sys.stderr)
+            say("perdure: stopped; there is no file", file=sys.stderr)
         return _ended(stopped, told is None or told.failed > 0)
 
     return opened(None, run, app)
@@ -178,7 +179,7 @@ def import_(app: AsyncPerdure, source: str, who: str | None, each: bool, as_json
                         if as_json:
                             print(json.dumps({"line": a.number, "id": a.id, "answer": a.answer}))
                         elif each or told.lines <= EACH or a.answer not in ("imported", "exists"):
-                            print(f"line {a.number}: {a.id} {a.answer}".replace(":  ", ": "))
+                            say(f"line {a.number}: {a.id} {a.answer}".replace(":  ", ": "))
                     if stop.asked.is_set():
                         break
         lines, good, there, bad = (
@@ -188,7 +189,7 @@ def import_(app: AsyncPerdure, source: str, who: str | None, each: bool, as_json
         words += f", {there:,} there already" if there else ""
         words += f", {bad:,} refused" if bad else ""
         facts = {"lines": lines, "imported": good, "exists": there, "refused": bad}
-        print(json.dumps(facts) if as_json else words)
+        say(json.dumps(facts) if as_json else words)
         return _ended(stop.asked.is_set(), bad > 0)
 
     return opened(None, run, app)
@@ -233,7 +234,7 @@ def purge(app: AsyncPerdure, asked: Asked, how: Purge, as_json: bool) -> int:
 
 def _ended(stopped: bool, badly: bool) -> int:
     if stopped:
-        print("perdure: stopped; the same command goes on with those that are left", file=sys.stderr)
+        say("perdure: stopped; the same command goes on with those that are left", file=sys.stderr)
     return STOPPED if stopped else int(badly)
 
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from rich.padding import Padding
 from rich.text import Text
 
 from perdure.cli.drawing import console, part, plain, table
+from perdure.cli.saying import visible
 from perdure.operate.dead import DeadPage, Inspected
 from perdure.operate.groups import Group
 from perdure.operate.words import clock, count, line, since, size
@@ -37,8 +39,9 @@ def show_page(page: DeadPage, now_ms: int, as_json: bool) -> None:
     for one in page.documents:
         out.print(
             Text.assemble(
-                (one.id, "bold"), f"  {since(one.died_ms, now_ms, 'ago')}  {one.collection}  {one.stage}  ",
-                (one.error_code, "red"), f"  group {one.fingerprint[:SHORT]}",
+                (one.id, "bold"),
+                visible(f"  {since(one.died_ms, now_ms, 'ago')}  {one.collection}  {one.stage}  "),
+                (visible(one.error_code), "red"), f"  group {one.fingerprint[:SHORT]}",
             ),
             soft_wrap=True,
         )  # fmt: skip
@@ -60,7 +63,7 @@ def show_groups(groups: Sequence[Group], now_ms: int, as_json: bool) -> None:
         out.print(
             Text.assemble(
                 (group.fingerprint[:SHORT], "bold"), f"  {count(group.count, 'document')}  ",
-                f"{', '.join(group.stages)}  {group.error_type} ", (group.code, "red"), f"  {seen}",
+                visible(f"{', '.join(group.stages)}  {group.error_type} "), (visible(group.code), "red"), f"  {seen}",
             ),
             soft_wrap=True,
         )  # fmt: skip
@@ -69,7 +72,7 @@ def show_groups(groups: Sequence[Group], now_ms: int, as_json: bool) -> None:
             f"    of {', '.join(group.collections)}; for example {group.example}", style="dim", soft_wrap=True
         )
         out.print(
-            Text.assemble("    ", (group.action, STYLES.get(group.action, "")), f": {group.advice}"),
+            Text.assemble("    ", (group.action, STYLES.get(group.action, "")), visible(f": {group.advice}")),
             soft_wrap=True,
         )
         if group.action == "requeue":
@@ -98,7 +101,7 @@ def show_inspected(found: Inspected, now_ms: int, as_json: bool) -> None:
         facts.add_row(name, value)
     plain(out, facts)
     out.print()
-    part(out, "Message", Text(one.message))
+    part(out, "Message", Padding(Text(one.message), (0, 0, 0, 2)))
     if found.meta:
         part(out, "Metadata", Text(json.dumps(found.meta, ensure_ascii=False, indent=2)))
     attempts = table("at", "claim", "stage", "outcome", "why")

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.drawing import STYLES, console, part, table
+from perdure.cli.saying import visible
 from perdure.operate.status import Facts
 from perdure.operate.words import clock, since, size, span, until
 
@@ -49,7 +50,7 @@ def _attempt_lines(attempts: list[Facts]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for attempt, row in zip(attempts, cells, strict=True):
         padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        line = Text("  ".join(padded) + "  ", overflow="fold")
+        line = Text(visible("  ".join(padded)) + "  ", overflow="fold")
         lines.append(line.append(row[-1], style=STYLES.get(row[-1], "" if row[-1] == "done" else "yellow")))
         lines.append(Padding(Text(happened(attempt), style="dim", overflow="fold"), (0, 0, 0, widths[0] + 2)))
     return lines or [Text("none has ended yet", style="dim")]
@@ -59,7 +60,7 @@ def _document_lines(facts: Facts, now: int) -> list[tuple[str, RenderableType]]:
     """What there is to say about it; what is not so is left out."""
     state = Text(facts["state"], style=STYLES.get(facts["state"], ""))
     if facts["stage"] is not None and facts["state"] != "done":
-        state.append(f" at stage {facts['stage']}", style="default")
+        state.append(visible(f" at stage {facts['stage']}"), style="default")
     if facts["remote"]:
         state.append(", in another service", style="default")
     marks = ["suspect"] if facts["suspect"] and facts["finished_ms"] is None else []

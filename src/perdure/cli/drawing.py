@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from perdure.cli.saying import visible
 
 NUMBERS = frozenset(
     {
@@ -16,9 +22,26 @@ NUMBERS = frozenset(
 STYLES = {"dead": "red", "held": "yellow", "waiting": "yellow", "running": "green"}
 
 
-def console() -> Console:
-    """Where it goes: what documents bring along is text, never markup."""
-    return Console(highlight=False, markup=False, emoji=False)
+class Safe(Console):
+    """A console on which text of others is text: no markup, no escape sequences, and a string is one line."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(visible(segment.text, lines=True), segment.style)
+
+
+def console(stderr: bool = False) -> Console:
+    """Return where commands draw."""
+    return Safe(stderr)
 
 
 def table(*titles: str) -> Table:
@@ -44,4 +67,5 @@ def plain(out: Console, *body: RenderableType) -> None:
         return
     with out.capture() as captured:
         out.print(Group(*body))
-    out.print("\n".join(line.rstrip() for line in captured.get().splitlines()), soft_wrap=True)
+    for line in captured.get().split("\n")[:-1]:
+        out.print(Text(line.rstrip()), soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.options import DocumentArgument, JsonOption, StoreOption
+from perdure.cli.saying import say, say_lines
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -89,7 +90,7 @@ def show(
 
     found = opened(store, run)
     if json:
-        print(jsonlib.dumps(found, indent=2, ensure_ascii=False))
+        say_lines(jsonlib.dumps(found, indent=2, ensure_ascii=False))
     elif stage is None and not chunks and not connections and rows is None:
         _show_kept(found)
     else:
@@ -234,6 +235,6 @@ def _show(found: Any) -> None:
     """As JSON, which is what is kept; on a screen it is cut where it is too long for one."""
     said = jsonlib.dumps(found, indent=2, ensure_ascii=False)
     longest = SHOWN_MAX if sys.stdout.isatty() else len(said)
-    print(said[:longest])
+    say_lines(said[:longest])
     if len(said) > longest:
-        print(f"… {len(said) - SHOWN_MAX:,} more characters; --json prints all of it")
+        say(f"… {len(said) - SHOWN_MAX:,} more characters; --json prints all of it")

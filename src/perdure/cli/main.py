@@ -6,6 +6,7 @@ import json as jsonlib
 import os
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from perdure.cli import audit, looking, operator, serving, webhooks, why
 from perdure.cli.dead import dead
 from perdure.cli.metrics import metrics, rules
 from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
+from perdure.cli.saying import say, say_lines
 from perdure.cli.simulate import simulate
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from perdure import __version__
 
-        print(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -44,13 +46,16 @@ def _options(
 
 def main() -> None:
     """Run the command; a known error is one line on standard error and exit status 2 (the caller's) or 1."""
-    from perdure.errors import PerdureError, UsageError
+    from perdure.errors import PerdureError, UsageError, redacted
 
     try:
         app()
     except PerdureError as error:
-        print(f"perdure: {error} [{error.code}]", file=sys.stderr)
+        say(f"perdure: {error} [{error.code}]", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except Exception:  # a bug of ours, or of the app's module
+        say_lines(redacted(traceback.format_exc()), file=sys.stderr)
+        sys.exit(1)
 
 
 def service(target: str, store: str | None) -> AsyncPerdure:
@@ -147,7 +152,7 @@ def migrate(
 
         opened(store, lambda app: take_over(app.store, app.blobs))
         ran.append("--take-blobs: they are this store's")
-    print("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
+    say_lines("\n".join(f"applied {name}" for name in ran) or "nothing to do: the store is up to date")
 
 
 @app.command()
@@ -317,4 +322,4 @@ def version() -> None:
     """Print the version."""
     from perdure import __version__
 
-    print(__version__)
+    say(__version__)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.options import StoreOption
+from perdure.cli.saying import say_lines
 
 
 def metrics(store: StoreOption = None) -> None:
@@ -21,7 +22,7 @@ def metrics(store: StoreOption = None) -> None:
         numbers = await app.measure().numbers()
         return text(numbers, [metric for metric in METRICS if metric.of == "store"])
 
-    print(opened(store, read).decode(), end="")
+    say_lines(opened(store, read).decode())
 
 
 def rules(
@@ -38,4 +39,4 @@ def rules(
         if dashboard
         else watch / "rules" / "perdure.rules.yml"
     )
-    print(found.read_text(), end="")
+    say_lines(found.read_text())

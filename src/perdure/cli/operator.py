@@ -20,6 +20,7 @@ from perdure.cli.options import (
     StoreOption,
     WhoOption,
 )
+from perdure.cli.saying import say
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -100,7 +101,7 @@ def pause(
 ) -> None:
     """Let no worker take anything more from a queue; what is running goes on."""
     _act(store, lambda app: app.pause(queue, reason=reason, who=who))
-    print(f"{queue} is paused; `perdure resume {queue}` lets it go on")
+    say(f"{queue} is paused; `perdure resume {queue}` lets it go on")
 
 
 def resume(
@@ -108,7 +109,7 @@ def resume(
 ) -> None:
     """Let workers take from a paused queue again."""
     _act(store, lambda app: app.resume(queue, reason=reason, who=who))
-    print(f"{queue} goes on")
+    say(f"{queue} goes on")
 
 
 def hold(
@@ -118,7 +119,7 @@ def hold(
     store: StoreOption = None,
 ) -> None:
     """Hold the documents that need a dependency, until somebody releases it."""
-    print(_to_dependency(store, lambda app: app.hold(dependency, reason, who=who), dependency, "held"))
+    say(_to_dependency(store, lambda app: app.hold(dependency, reason, who=who), dependency, "held"))
 
 
 def release(
@@ -128,7 +129,7 @@ def release(
     store: StoreOption = None,
 ) -> None:
     """Let the documents that wait for a dependency go on, at once."""
-    print(_to_dependency(store, lambda app: app.release(dependency, reason, who=who), dependency, "released"))
+    say(_to_dependency(store, lambda app: app.release(dependency, reason, who=who), dependency, "released"))
 
 
 def limit(
@@ -227,9 +228,9 @@ def _act(
 def _answer(answer: str, more: str = "") -> None:
     """Print it; one that refuses is a failure."""
     if answer.startswith("refused"):
-        print(f"perdure: {answer}", file=sys.stderr)
+        say(f"perdure: {answer}", file=sys.stderr)
         raise typer.Exit(1)
-    print(f"{answer}{more}")
+    say(f"{answer}{more}")
 
 
 def _to_dependency(

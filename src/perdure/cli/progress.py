@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from perdure.cli.drawing import console
 
 
 def progress(shown: bool = True) -> Progress:
     """A bar for each task; it goes when the work is done."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()),
+        console=console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty()),
     )  # fmt: skip

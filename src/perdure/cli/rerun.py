@@ -14,6 +14,7 @@ from rich.progress import TaskID
 
 from perdure.cli.opened import opened
 from perdure.cli.progress import progress
+from perdure.cli.saying import say, say_lines
 from perdure.cli.stop import STOPPED, Stop
 from perdure.errors import InputInvalid
 from perdure.operate.rerun import KEYS, Rerun, RerunOptions
@@ -45,10 +46,10 @@ def run(app: AsyncPerdure, options: RerunOptions, as_json: bool = False) -> int:
     if as_json:
         print(json.dumps(asdict(found)))
     else:
-        print(_told(found, bool(options.get("dry_run"))))
+        say_lines(_told(found, bool(options.get("dry_run"))))
     if found.last is not None:
         word = "stopped" if stopped else "these are not all"
-        print(f"perdure: {word}; go on with --after {found.last}", file=sys.stderr)
+        say(f"perdure: {word}; go on with --after {found.last}", file=sys.stderr)
     return STOPPED if stopped else 0
 
 

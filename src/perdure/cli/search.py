@@ -6,10 +6,11 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
+from perdure.cli.drawing import console
 from perdure.cli.opened import opened
+from perdure.cli.saying import say, visible
 from perdure.operate.words import count
 from perdure.service import AsyncPerdure
 
@@ -20,7 +21,7 @@ def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
     async def run(app: AsyncPerdure) -> list[dict[str, Any]]:
         hits = [asdict(hit) for hit in await app.search(query, **options)]
         if not hits and (left := (await app.store.tally()).documents.get("open", 0)):
-            print(f"perdure: {count(left, 'document')} not done yet; perdure status", file=sys.stderr)
+            say(f"perdure: {count(left, 'document')} not done yet; perdure status", file=sys.stderr)
         return hits
 
     return opened(store, run)
@@ -28,7 +29,7 @@ def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
 
 def show_hits(hits: list[dict[str, Any]]) -> None:
     """Print them for people."""
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = console()
     if not hits:
         out.print("Nothing found.")
     for number, hit in enumerate(hits, 1):
@@ -39,7 +40,7 @@ def show_hits(hits: list[dict[str, Any]]) -> None:
             if hit["anchor"]
             else ""
         )
-        title = Text(f"{number}. {hit['name'] or hit['document_id']}{where}", style="bold")
+        title = Text(visible(f"{number}. {hit['name'] or hit['document_id']}{where}"), style="bold")
         out.print(title.append(f"  score {hit['score']:.4f}", style="not bold dim"))
-        out.print(Text(hit["snippet"].strip()))
+        out.print(Text(" ".join(hit["snippet"].split())))
         out.print(Text(f"   {hit['document_id']}", style="dim"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.options import BUILTIN, JsonOption, StoreOption, WhoOption
+from perdure.cli.saying import say
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -44,7 +45,7 @@ def serve(
     service = load_app(target).service
     if store is not None:
         service.use(store)
-    print(f"perdure: serving {shown(service.url)} on http://{host}:{port}, docs at /docs", file=sys.stderr)
+    say(f"perdure: serving {shown(service.url)} on http://{host}:{port}, docs at /docs", file=sys.stderr)
     raise typer.Exit(asyncio.run(run(service, serving)))
 
 
@@ -70,8 +71,8 @@ def key_add(
         if json:
             print(jsonlib.dumps({**asdict(key), "key": shown}))
             return
-        print(shown)
-        print(
+        say(shown)
+        say(
             f"perdure: key {key.id} of {org} ({', '.join(key.scopes)}); it is not shown again",
             file=sys.stderr,
         )
@@ -95,9 +96,9 @@ def key_list(store: StoreOption = None, json: JsonOption = False) -> None:
         for key in found:
             used = f"last used {clock(key.used_ms)}" if key.used_ms else "never used"
             state = f"revoked {clock(key.revoked_ms)}" if key.revoked_ms else used
-            print(f"{key.id}  {key.org}  {','.join(key.scopes)}  {state}  {key.name}".rstrip())
+            say(f"{key.id}  {key.org}  {','.join(key.scopes)}  {state}  {key.name}".rstrip())
         if not found:
-            print("perdure: there is none; `perdure key add ORGANISATION` makes one", file=sys.stderr)
+            say("perdure: there is none; `perdure key add ORGANISATION` makes one", file=sys.stderr)
 
     opened(store, act)
 
@@ -113,6 +114,6 @@ def key_revoke(
 
     async def act(app: AsyncPerdure) -> None:
         await app.revoke_key(id_, who)
-        print(f"revoked {id_}")
+        say(f"revoked {id_}")
 
     opened(store, act)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.saying import say
 from perdure.errors import SettingInvalid
 
 if TYPE_CHECKING:
@@ -129,10 +131,10 @@ def _from_store(model: Model, url: str, since_s: float, api: str | None) -> Mode
             found = await read(opened, since_s, api)
         finally:
             await opened.close()
-        typer.echo(
+        say(
             f"{found.name}: {found.operations} operations, {found.rate:.2f}/s in the busiest minute, "
             f"{found.failed * 100:.1f} % of requests failed, median {found.latency_s:.2f} s",
-            err=True,
+            file=sys.stderr,
         )
         return fitted(model, found)
 
@@ -142,11 +144,12 @@ def _from_store(model: Model, url: str, since_s: float, api: str | None) -> Mode
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error; refreshed by hand, so that no thread runs while processes are forked."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from perdure.cli.drawing import console
+
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("runs", total=None)
 
         def done(count: int, total: int) -> None:
@@ -156,11 +159,10 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _show(found: Sequence[Found], seeds: int, plot: Path | None) -> None:
-    from rich.console import Console
-
+    from perdure.cli.drawing import console
     from perdure.operate.simulate import report
 
-    out = Console(highlight=False, markup=False, emoji=False)
+    out = console()
     for one in found:
         out.print(report.title(one.model, seeds), style="bold", soft_wrap=True)
         out.print(report.table(one))

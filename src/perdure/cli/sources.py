@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from perdure.cli.saying import say
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
 from perdure.pipelines.mail.packing import pack
@@ -112,7 +113,7 @@ def packed(mail: str, directory: Path) -> Found:
         return refused(source, str(error), str(error.code))
     except OSError as error:
         return refused(source, f"cannot be read: {error.strerror}", "file_unreadable")
-    print(f"perdure: {source}: one archive of {count:,} files", file=sys.stderr)
+    say(f"perdure: {source}: one archive of {count:,} files", file=sys.stderr)
     name = valid(os.path.basename(place))
     return Found(source, {"path": path, "name": name, "key": f"mbox:{place}"}, path.stat().st_size)
 
@@ -148,7 +149,7 @@ def valid(name: str) -> str:
 def prompt(stream: BinaryIO) -> None:
     """Tell whoever sits there that we are waiting for them."""
     if stream.isatty():
-        print("perdure: reading standard input; end it with Ctrl-D", file=sys.stderr)
+        say("perdure: reading standard input; end it with Ctrl-D", file=sys.stderr)
 
 
 def _walk(top: str, own: frozenset[str]) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from perdure.cli.dependencies import calls, services, troubled
 from perdure.cli.drawing import STYLES, console, plain, table
+from perdure.cli.saying import say, visible
 from perdure.cli.stop import Stop
 from perdure.operate.status import Facts, overview
 from perdure.operate.words import clock, since, until
@@ -47,7 +48,7 @@ async def watch(app: AsyncPerdure, as_json: bool, every_s: float = WATCH_S) -> N
                 print(jsonlib.dumps(facts), flush=True)
             elif facts["headline"] != told:
                 told = facts["headline"]
-                print(f"{clock(facts['now_ms'])}  {told}", flush=True)
+                say(f"{clock(facts['now_ms'])}  {told}", flush=True)
             await _pause(stop, every_s)
 
 
@@ -64,11 +65,11 @@ def drawn(facts: Facts) -> list[RenderableType]:
     """The page: the headline, what else needs a person, and then what there is."""
     worst = facts["problems"][0]["severity"] if facts["problems"] else "notice"
     style = "bold green" if worst == "notice" else SEVERITY[worst]
-    page: list[RenderableType] = [Text(facts["headline"], style=style)]
+    page: list[RenderableType] = [Text(visible(facts["headline"]), style=style)]
     others = facts["problems"] if worst == "notice" else facts["problems"][1:]
     for one in others:
         press = f": `{one['press']}`" if one["press"] else ""
-        page.append(Text(f"  {one['text']}{press}", style=SEVERITY[one["severity"]]))
+        page.append(Text(visible(f"  {one['text']}{press}"), style=SEVERITY[one["severity"]]))
     for title, body in (
         (f"Documents: {sum(facts['documents'].values()):,}", _documents(facts)),
         ("Queues", _queues(facts)),
@@ -141,7 +142,7 @@ def _outbox(facts: Facts) -> RenderableType | None:
         return None
     told = reason or "no relay took them yet: do workers have RABBITMQ_HOST?"
     age = since(facts["outbox"]["since_ms"], facts["now_ms"])
-    return Text(f"{n:,} event{'s' * (n != 1)} to be published, the oldest for {age}: {told}")
+    return Text(visible(f"{n:,} event{'s' * (n != 1)} to be published, the oldest for {age}: {told}"))
 
 
 def _rest(facts: Facts) -> list[RenderableType]:

@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from perdure.cli.saying import say
 from perdure.core.events import Events
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
 from perdure.engine.child_process import adopt_orphans
@@ -63,7 +64,7 @@ def main() -> None:
         configure(os.environ.get("PERDURE_LOG_LEVEL", "INFO"))
         sys.exit(asyncio.run(run()))
     except PerdureError as error:
-        print(f"perdure: {error} [{error.code}]", file=sys.stderr)
+        say(f"perdure: {error} [{error.code}]", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
+from perdure.cli.drawing import console
 from perdure.cli.opened import opened
 from perdure.cli.progress import progress
+from perdure.cli.saying import say
 from perdure.cli.stop import Stop
 from perdure.engine.stuck import StuckRun
 from perdure.operate.sweeping import Sweep
@@ -70,7 +71,7 @@ async def _sweep(app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: Afte
     print(json.dumps(asdict(sweep))) if as_json else show(sweep)
     status = EXIT[sweep.status]
     if after is not None and (problem := await after()):
-        print(f"perdure: {problem}", file=sys.stderr)
+        say(f"perdure: {problem}", file=sys.stderr)
         status = status or PARTIAL
     sys.stdout.flush()
     return status
@@ -78,7 +79,7 @@ async def _sweep(app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: Afte
 
 def show(sweep: Sweep) -> None:
     """A line, a table of what is stuck where something is, and the problems."""
-    print(_line(sweep))
+    say(_line(sweep))
     found = sorted({name for column in COLUMNS for name in getattr(sweep, column)})
     if found:
         table = Table(
@@ -86,17 +87,17 @@ def show(sweep: Sweep) -> None:
         )
         for name in found:
             table.add_row(name, *(f"{getattr(sweep, column).get(name, 0):,}" for column in COLUMNS))
-        Console(soft_wrap=True, highlight=False).print(table)
+        console().print(table, soft_wrap=True)
     if sweep.left:
-        print(
+        say(
             f"  {sweep.left:,} expired leases are left to their workers, which are alive; restart one that is frozen"
         )
     for file in sweep.archived:
-        print(f"  exported to {file}")
+        say(f"  exported to {file}")
     for problem in sweep.problems:
-        print(f"  {problem}")
+        say(f"  {problem}")
     if hidden := sum(sweep.errors.values()) - len(sweep.problems):
-        print(f"  and {hidden:,} more")
+        say(f"  and {hidden:,} more")
 
 
 def _line(sweep: Sweep) -> str:

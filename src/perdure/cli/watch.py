@@ -15,6 +15,7 @@ from itertools import islice
 
 from perdure.cli.board import Screen, Seen, screen
 from perdure.cli.document import happened
+from perdure.cli.saying import say
 from perdure.cli.stop import STOPPED, Stop
 from perdure.cli.words import span
 from perdure.core.model import TERMINAL
@@ -134,7 +135,7 @@ async def follow(
     dead = await _children(app, org, list(islice(watched.states.get("done", ()), LOOK_MAX)), watched)
     if watched.over:
         return 0 if len(watched.states.get("done", ())) == len(watched.seen) and not dead else 1
-    print("perdure: what has not ended goes on whenever a worker runs; see `perdure status`", file=sys.stderr)
+    say("perdure: what has not ended goes on whenever a worker runs; see `perdure status`", file=sys.stderr)
     return STOPPED if stop.asked.is_set() else 1
 
 
@@ -149,7 +150,7 @@ async def _children(app: AsyncPerdure, org: str, ids: Sequence[str], watched: Wa
             dead += counts["dead"]
             words = ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items()))
             see = "; see `perdure dead groups`" if counts["dead"] else ""
-            print(f"perdure: {watched.seen[id_].name}: of what is in it {words}{see}", file=sys.stderr)
+            say(f"perdure: {watched.seen[id_].name}: of what is in it {words}{see}", file=sys.stderr)
     return dead
 
 
@@ -183,7 +184,7 @@ async def _pause(stop: Stop) -> bool:
 async def _end(app: AsyncPerdure, working: asyncio.Task[None], stop: Stop) -> None:
     """Let the worker finish what it can within its grace; whatever ended it is raised."""
     if stop.asked.is_set():
-        print("perdure: stopping; press Ctrl-C again to stop at once", file=sys.stderr)
+        say("perdure: stopping; press Ctrl-C again to stop at once", file=sys.stderr)
     await app.stop()
     await asyncio.wait(
         {working}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.options import JsonOption, StoreOption, WhoOption
+from perdure.cli.saying import say
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -41,8 +42,8 @@ def add(
         if json:
             print(jsonlib.dumps(asdict(made)))
             return
-        print(made.secret)
-        print(f"perdure: webhook {made.id} of {org} is told of {', '.join(made.events)}", file=sys.stderr)
+        say(made.secret)
+        say(f"perdure: webhook {made.id} of {org} is told of {', '.join(made.events)}", file=sys.stderr)
 
     opened(store, act, create=True)
 
@@ -59,9 +60,9 @@ def list_(org: OrgOption = "default", store: StoreOption = None, json: JsonOptio
             if json:
                 print(jsonlib.dumps({"id": one.id, "url": one.url, "events": one.events, **n}))
             else:
-                print(f"{one.id}  {one.url}  {n['waiting']} waiting, {n['sent']} sent, {n['dead']} dead")
+                say(f"{one.id}  {one.url}  {n['waiting']} waiting, {n['sent']} sent, {n['dead']} dead")
         if not found and not json:
-            print("perdure: there is none; `perdure webhook add URL` makes one", file=sys.stderr)
+            say("perdure: there is none; `perdure webhook add URL` makes one", file=sys.stderr)
 
     opened(store, act)
 
@@ -78,7 +79,7 @@ def remove(
 
     async def act(app: AsyncPerdure) -> None:
         await app.remove_webhook(id_, org=org, who=who)
-        print(f"removed {id_}")
+        say(f"removed {id_}")
 
     opened(store, act)
 
@@ -106,7 +107,7 @@ def deliveries(
             when = f"next {clock(one.due_ms)}" if one.ended_ms is None else clock(one.ended_ms)
             why = f"  {one.error}" if one.error and one.state != "sent" else ""
             tries = f"{one.tries} {'try' if one.tries == 1 else 'tries'}"
-            print(f"{one.id}  {one.state}  {one.name}  {one.document_id}  {tries}, {when}{why}")
+            say(f"{one.id}  {one.state}  {one.name}  {one.document_id}  {tries}, {when}{why}")
 
     opened(store, act)
 
@@ -131,6 +132,6 @@ def retry(
                 f"there is no dead delivery {id_} here; `perdure webhook deliveries --state dead` lists them"
             )
             raise InputInvalid(message, code="delivery_unknown")
-        print(f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again")
+        say(f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again")
 
     opened(store, act)

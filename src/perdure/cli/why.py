@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from perdure.cli.options import DocumentArgument, JsonOption, StoreOption
+from perdure.cli.saying import say
 
 if TYPE_CHECKING:
     from perdure.operate.timeline import Happening
@@ -19,7 +20,7 @@ def why(document: DocumentArgument, store: StoreOption = None, json: JsonOption 
     from perdure.cli.opened import opened
 
     found = opened(store, lambda app: app.why(document))
-    print(jsonlib.dumps(asdict(found), indent=2) if json else found.sentence)
+    print(jsonlib.dumps(asdict(found), indent=2)) if json else say(found.sentence)
 
 
 def timeline(document: DocumentArgument, store: StoreOption = None, json: JsonOption = False) -> None:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.lock_holder import lock_within
+from perdure.store.private import file_mode, make_directory
 
 PREFIX = "perdure-room-"
 
@@ -23,7 +25,7 @@ _locks: dict[Path, int] = {}  # descriptors that hold the locks of our rooms
 def new_room(within: Path | None = None) -> Path:
     """A directory of our own, by default among the system's temporary ones; whoever asked for it removes it."""
     if within is not None:
-        within.mkdir(parents=True, exist_ok=True)
+        make_directory(within, file_mode())
     while True:
         room = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within))
         try:
@@ -31,7 +33,7 @@ def new_room(within: Path | None = None) -> Path:
         except FileNotFoundError:
             continue  # before it was locked somebody took it for left behind
         with suppress(OSError):  # where nothing can be locked, nothing is cleared out either
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_within(lock, fcntl.LOCK_EX, room)
         if room.exists():
             _locks[room] = lock
             return room

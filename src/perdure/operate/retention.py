@@ -21,6 +21,7 @@ from perdure.operate.purge import Purged, purging
 from perdure.settings import Settings
 from perdure.store.blobs import CheckedBlobs
 from perdure.store.dead import Where
+from perdure.store.private import make_directory
 from perdure.store.sql_store import SqlStore
 
 WHO = "retention"
@@ -38,6 +39,7 @@ class Limits:
     dead_count: int | None = None  # of each queue
     done_age_ms: int | None = None
     archive: Path | None = None
+    file_mode: int = 0o600
 
     @property
     def any(self) -> bool:
@@ -61,7 +63,13 @@ class Retained:
 def limits_of(settings: Settings) -> Limits:
     """What the settings ask for; SettingInvalid where nothing says where dead documents are exported to."""
     archive = Path(settings.archive).absolute() if settings.archive is not None else None
-    limits = Limits(_ms(settings.dead_age_s), settings.dead_count, _ms(settings.done_age_s), archive)
+    limits = Limits(
+        _ms(settings.dead_age_s),
+        settings.dead_count,
+        _ms(settings.done_age_s),
+        archive,
+        int(settings.file_mode, 8),
+    )
     if limits.dead_limited and archive is None:
         raise SettingInvalid(
             "PERDURE_DEAD_AGE_S and PERDURE_DEAD_COUNT delete dead documents, which are exported before: "
@@ -99,7 +107,7 @@ class Retaining:
                 )
                 if before_ms is None:
                     break
-                target = _target(limits.archive or Path(), queue, now_ms)
+                target = _target(limits, queue, now_ms)
                 told = await self._archive(queue, before_ms, target)
                 if not told.purged:  # those that are left cannot be exported
                     kept += told.refused
@@ -153,9 +161,10 @@ def _earlier(now_ms: int, age_ms: int | None) -> int | None:
     return None if age_ms is None else now_ms - age_ms
 
 
-def _target(archive: Path, queue: str, now_ms: int) -> Path:
+def _target(limits: Limits, queue: str, now_ms: int) -> Path:
     """A file that is not there yet."""
-    archive.mkdir(parents=True, exist_ok=True)
+    archive = limits.archive or Path()
+    make_directory(archive, limits.file_mode)
     when = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"dead-{re.sub(r'[^A-Za-z0-9_-]', '_', queue)}-{when}"
     number = 1

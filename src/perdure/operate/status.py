@@ -78,7 +78,8 @@ async def overview(store: SqlStore) -> Facts:
     }
     told = {
         "given_back": await store.given_back(), "unserved": await store.unserved(),
-        "oldest_writer": await store.driver.oldest_writer(),
+        "oldest_writer": await store.driver.oldest_writer(), "exposed": store.driver.exposed(),
+        "clear_secrets": await store.clear_secrets(),
     }  # fmt: skip
     found = problems({**facts, **told, "due_ms": counts.due_ms})
     return {"headline": headline(facts, found), "problems": [asdict(one) for one in found], **facts}

@@ -42,6 +42,7 @@ def problems(facts: Facts) -> list[Problem]:
     parts = (
         _audited,
         _volatile,
+        _exposed,
         _unserved,
         _lost,
         _escalated,
@@ -55,6 +56,7 @@ def problems(facts: Facts) -> list[Problem]:
         _outbox,
         _calls,
         _starved,
+        _in_clear,
     )
     found = [one for part in parts for one in part(facts)]
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
@@ -101,6 +103,19 @@ def _volatile(facts: Facts) -> Iterator[Problem]:
         yield Problem("critical", "fsync is off at PostgreSQL: a power cut can destroy the store; set it on")
     if durability.get("synchronous_commit") == "off":
         yield Problem("notice", "synchronous_commit is off at PostgreSQL; sessions of Perdure set it on")
+
+
+def _exposed(facts: Facts) -> Iterator[Problem]:
+    """Files that users outside of the setting can read or lock."""
+    if command := facts["exposed"]:
+        yield Problem("warning", "Other users can use the files of this store", command)
+
+
+def _in_clear(facts: Facts) -> Iterator[Problem]:
+    """Secrets that a copy of the store gives away."""
+    if n := facts["clear_secrets"]:
+        told = f"The secrets of {count(n, 'webhook')} are in clear in the store"
+        yield Problem("notice", f"{told}; set PERDURE_SECRET_KEY and add them again")
 
 
 def _escalated(facts: Facts) -> Iterator[Problem]:

@@ -6,8 +6,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perdure.calls.addresses import check_url
+from perdure.core.derived import new_secret, secret_of
 from perdure.core.model import ORG_DEFAULT
 from perdure.errors import InputInvalid, Permanent
 from perdure.operate.desk import Desk
@@ -42,11 +44,12 @@ class WebhookDesk(Desk):
         whose = checked(org, "the organisation", 100)
         place = await self.store.feed_end()
         new = Webhook(
-            secrets.token_hex(8), whose, address, wanted, f"whsec_{secrets.token_urlsafe(32)}", place, 0
+            secrets.token_hex(8), whose, address, wanted, new_secret(self.settings.secret_key), place, 0
         )
         asked = hashlib.sha256(json.dumps(["webhook", address, wanted]).encode()).hexdigest()
         key = Once(whose, once, asked) if once is not None else None
-        return await self.store.add_webhook(new, self._who(who), key)
+        made = await self.store.add_webhook(new, self._who(who), key)
+        return replace(made, secret=secret_of(made.secret, made.id, self.settings.secret_key))
 
     async def webhooks(self, org: str | None = None) -> list[Webhook]:
         """All of them, or an organisation's."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+
+from perdure.errors import address_shown
 
 
 def clock(ms: int) -> str:
@@ -66,6 +66,4 @@ def line(text: str) -> str:
 
 def shown(store: str) -> str:
     """A store's address as it may be seen by others: without its password."""
-    password = urlsplit(store).password
-    plain = store.replace(f":{password}@", ":***@", 1) if password else store
-    return re.sub(r"(?<=[?&]password=)[^&]+", "***", plain)
+    return address_shown(store)

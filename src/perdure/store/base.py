@@ -112,6 +112,9 @@ class Driver(Protocol):
     async def oldest_writer(self) -> OldestWriter | None:
         """The oldest transaction on the server that has written and is still open; readers of the feed wait for it."""
 
+    def exposed(self) -> str | None:
+        """Return the command that keeps other users out of its files; None if they are kept out."""
+
     async def durability(self) -> dict[str, str]:
         """What the database itself has set for what a commit survives."""
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
+from perdure.store.private import open_private
+
 
 class Connected(Protocol):
     """Anything with a socket."""
@@ -29,10 +31,10 @@ _connections: WeakSet[Connected] = WeakSet()
 _changing = threading.RLock()  # a fork waits until a file that is being opened is registered
 
 
-def open_unshared(path: Path, flags: int) -> int:
-    """Open a file that no fork shares; close it with `close_unshared`."""
+def open_unshared(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a file that no fork shares, created with this mode; close it with `close_unshared`."""
     with _changing:
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        fd = open_private(path, flags, mode)
         _files.add(fd)
     return fd
 

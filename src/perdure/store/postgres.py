@@ -246,6 +246,9 @@ class PostgresDriver:
             row = await connection.fetchrow(OLDEST_WRITER)
         return None if row is None else OldestWriter(*row)
 
+    def exposed(self) -> None:
+        return None  # the server cares for its files
+
     async def durability(self) -> dict[str, str]:
         async with self._direct_connection() as connection:
             # what the session began with; ours may have changed it since

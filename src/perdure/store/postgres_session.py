@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import asyncpg
 
-from perdure.errors import SettingInvalid
+from perdure.errors import SettingInvalid, address_shown
 from perdure.store.base import DataRefused
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
@@ -144,7 +144,11 @@ class Sessions:
                     statement_cache_size=self._kept(url),
                 )
         except DataRefused as error:
-            raise SettingInvalid(f"the address of PostgreSQL is malformed: {error}") from error
+            # the driver quotes parts of it, and what it takes for the port may be the password
+            why = "encode special characters of the password (%2F for /)" if "@" in url else str(error)
+            raise SettingInvalid(
+                f"the address of PostgreSQL is malformed: {address_shown(url)}; {why}"
+            ) from None
 
     def _kept(self, url: str) -> int:
         return 0 if self.pooled and url == self.url else STATEMENTS_KEPT

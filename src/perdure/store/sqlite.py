@@ -26,9 +26,10 @@ import apsw
 from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import DataRefused, OldestWriter, Row, Steps
 from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.private import exposed, file_mode, make_directory, make_file
 from perdure.store.sqlite_clock import Mark, SteadyWall
 from perdure.store.sqlite_dialect import SqliteDialect
-from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted
+from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted, writer_of
 from perdure.store.turn import Turn
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class SqliteDriver:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mode = file_mode()
         self.dialect = SqliteDialect()
         self.directory = path.with_name(path.name + ".d")
         self._writer: ThreadPoolExecutor | None = None
@@ -77,14 +79,15 @@ class SqliteDriver:
     def _prepare(self) -> None:
         try:
             for name in ("locks", "wake"):
-                (self.directory / name).mkdir(parents=True, exist_ok=True)
-            self._turn = Turn(self.directory / "turn")
+                make_directory(self.directory / name, self.mode)
+            self._turn = Turn(self.directory / "turn", self.mode)
             self._closing.append(self._turn.close)
-            mark = Mark(self.directory / "clock")
+            mark = Mark(self.directory / "clock", mode=self.mode)
             self._closing.append(mark.close)
             self._clock = SteadyWall(mark=mark)
             with self._turn.taken():
                 refuse_half_deleted(self.path)
+                make_file(self.path, self.mode)  # its log and index get the same mode
                 connection = self._connection()
                 connection.execute("PRAGMA schema_version").fetchall()  # opens the log
                 connection.set_progress_handler(self._progressed, STEPS)
@@ -115,7 +118,7 @@ class SqliteDriver:
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
-            with mapped(), self._turn.taken():
+            with mapped(self.path), self._turn.taken():
                 connection = self._connection()
                 self._check(connection)
                 connection.execute("BEGIN IMMEDIATE")
@@ -151,7 +154,7 @@ class SqliteDriver:
 
     async def script(self, text: str) -> None:
         def run() -> None:
-            with mapped(), self._turn.taken():
+            with mapped(self.path), self._turn.taken():
                 connection = self._connection()
                 self._check(connection)
                 with connection:
@@ -205,7 +208,7 @@ class SqliteDriver:
             return True
         if self._writer is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
-        fd = open_unshared(self._lock_path(name, number), os.O_RDWR | os.O_CREAT)
+        fd = open_unshared(self._lock_path(name, number), os.O_RDWR | os.O_CREAT, self.mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -246,6 +249,11 @@ class SqliteDriver:
             await self.write(_nothing)  # to rescue what can be rescued
             raise
 
+    def exposed(self) -> str | None:
+        """Return the command that keeps other users out of the files; None if they are kept out."""
+        beside = [self.path.with_name(self.path.name + end) for end in ("", "-wal", "-shm", ".d")]
+        return exposed(beside, self.mode)
+
     async def location(self) -> str:
         status = self.path.stat()
         return f"{self.path.resolve()}#{status.st_dev}:{status.st_ino}"
@@ -279,7 +287,8 @@ class SqliteDriver:
         loop = asyncio.get_running_loop()
         name = f"{os.getpid()}-{secrets.token_hex(8)}"
         making, fifo = self.directory / f"wake-{name}", self.directory / "wake" / name
-        os.mkfifo(making)
+        os.mkfifo(making, self.mode)
+        making.chmod(self.mode)
         fd = open_unshared(making, os.O_RDWR | os.O_NONBLOCK)
         making.rename(fifo)  # seen once it has a reader: others remove what nobody reads
 
@@ -338,12 +347,13 @@ def drive(
 
 
 @contextmanager
-def mapped() -> Iterator[None]:
-    """SQLite's errors as ours."""
+def mapped(path: Path | None = None) -> Iterator[None]:
+    """SQLite's errors as ours; the process that has the database at `path` locked is named."""
     try:
         yield
     except (apsw.BusyError, apsw.LockedError, apsw.ProtocolError) as error:
-        raise StoreBusy(f"the database is locked: {error}") from error
+        who = writer_of(path) if path is not None else ""
+        raise StoreBusy(f"the database is locked{f' by {who}' if who else ''}: {error}") from error
     except (
         apsw.ConstraintError,
         apsw.TooBigError,

@@ -36,8 +36,8 @@ class Noted(NamedTuple):
 class Mark:
     """The time that the processes of one store share, in the file at `path`."""
 
-    def __init__(self, path: Path, boot: str | None = None) -> None:
-        self._fd = open_unshared(path, os.O_RDWR | os.O_CREAT)
+    def __init__(self, path: Path, boot: str | None = None, mode: int = 0o600) -> None:
+        self._fd = open_unshared(path, os.O_RDWR | os.O_CREAT, mode)
         if boot is None:
             boot = _BOOT.read_text() if _BOOT.exists() else ""
         self._boot = zlib.crc32(boot.encode())

@@ -15,6 +15,7 @@ import apsw
 from perdure.errors import StoreError
 
 AGAIN = "stop every process that uses this store, then start them again"
+_WRITING = re.compile(r"\d+: POSIX +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
 _LOCKED = re.compile(r"POSIX +ADVISORY +\w+ \d+ [0-9a-f]+:[0-9a-f]+:(\d+) ")
 
 
@@ -67,6 +68,17 @@ def refuse_half_deleted(path: Path) -> None:
             f"the write-ahead log {log_of(path)} was deleted while other processes have the database open; {AGAIN}",
             code="wal_deleted",
         )
+
+
+def writer_of(path: Path) -> str:
+    """Name another process that has SQLite's own lock for writing; empty when unknown."""
+    files = [path, path.with_name(path.name + "-shm")]
+    try:
+        inodes, locks = {file.stat().st_ino for file in files}, Path("/proc/locks").read_text()
+    except OSError:
+        return ""
+    found = (int(pid) for pid, inode in _WRITING.findall(locks) if int(inode) in inodes)
+    return next((f"process {pid}" for pid in found if pid not in (0, os.getpid())), "")
 
 
 def log_of(path: Path) -> Path:

@@ -5,14 +5,14 @@ Names and keys that the caller chose are refused when broken; messages that came
 
 from __future__ import annotations
 
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, redacted
 
 NAME_MAX = 2_000
 
 
 def cleaned(text: str) -> str:
-    """The text with what a database cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\0", "\ufffd")
+    """The text without secrets, and with what a database cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
+    return redacted(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def checked(text: object, what: str, longest: int = NAME_MAX) -> str:

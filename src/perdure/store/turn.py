@@ -20,9 +20,8 @@ from queue import Empty, SimpleQueue
 
 from perdure.errors import StoreBusy
 from perdure.store.descriptors import close_unshared, open_unshared
-from perdure.store.lock_holder import lock_holder
+from perdure.store.lock_holder import NOBODY, PATIENCE_S, holder_told, lock_holder
 
-PATIENCE_S = 15.0
 FROZEN_S = 3.0  # after which a stopped worker is ended
 STUCK_S = 10.0  # after which one that runs without progress is
 LOOK_S = 0.25
@@ -37,9 +36,9 @@ _NOBODY = b" " * 60
 class Turn:
     """The turn at `path`; used by one thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self.path = path
-        self._fd = open_unshared(path, os.O_RDWR | os.O_CREAT)
+        self._fd = open_unshared(path, os.O_RDWR | os.O_CREAT, mode)
         self._held: int | None = None  # the locked descriptor
         self._noted_s = 0.0
 
@@ -116,7 +115,7 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
     if not answer.empty():
         return answer.get()
     what = "it writes a lot, try again" if watch.moved else "is it frozen?"
-    raise StoreBusy(f"process {_told(path)} has held the database for {patience_s:g} s; {what}")
+    raise StoreBusy(f"{_told(path)} has held the database for {patience_s:g} s; {what}")
 
 
 class Watch:
@@ -155,8 +154,8 @@ class Watch:
 
 def _told(path: Path) -> str:
     """Name the process that has the turn, for people; if the kernel cannot be asked, the one that wrote itself down."""
-    said = path.read_text().split()
-    return str(lock_holder(path) or (said[0] if said else "unknown"))
+    told, said = holder_told(path), path.read_text().split()
+    return f"process {said[0]}" if said and told == NOBODY else told
 
 
 def _transferred(pid: int, said: bytes) -> bytes:

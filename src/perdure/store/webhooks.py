@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
+from perdure.core.derived import DERIVED
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid
 from perdure.store.base import Query, Steps
@@ -72,13 +74,13 @@ FORGET = (
 
 @frozen
 class Webhook:
-    """Who wants to be told: `events` names of the feed; the secret signs what is sent."""
+    """Who wants to be told: `events` names of the feed; `secret`, as `core.derived` keeps it, signs."""
 
     id: str
     org: str
     url: str
     events: tuple[str, ...]
-    secret: str
+    secret: str = field(repr=False)
     place: str
     created_ms: int
 
@@ -152,6 +154,10 @@ class Webhooks:
             for id_, whose, url, events, secret, place, created_ms in await self._rows(ALL)
         ]
         return [one for one in found if org in (None, one.org)]
+
+    async def clear_secrets(self) -> int:
+        """Count the webhooks whose secret stands in the store."""
+        return sum(not one.secret.startswith(DERIVED) for one in await self.webhooks())
 
     async def drop_webhook(self, org: str, id_: str, by: str) -> bool:
         """Tell it nothing more; False where there is none."""

@@ -27,7 +27,7 @@ from perdure.core.events import (
     WorkerStopped,
     WriteFenced,
 )
-from perdure.errors import SettingInvalid
+from perdure.errors import SettingInvalid, redacted
 
 _log = structlog.get_logger("perdure")
 STAGE_FACTS = ("document_id", "org_id", "attempt", "stage")
@@ -51,6 +51,7 @@ def configure(level: str = "INFO") -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            lambda _logger, _name, facts: _without_secrets(facts),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(name.lower()),
@@ -62,6 +63,18 @@ def configure(level: str = "INFO") -> None:
     ours = logging.getLogger("perdure")
     ours.handlers[:], ours.propagate = [StageLines()], False
     ours.setLevel(name)
+
+
+def _without_secrets(fact: Any) -> Any:
+    """Hide passwords and keys in all that is logged, also in what a stage says."""
+    match fact:
+        case str():
+            return redacted(fact)
+        case dict():
+            return {name: _without_secrets(value) for name, value in fact.items()}
+        case list() | tuple():
+            return [_without_secrets(value) for value in fact]
+    return fact
 
 
 class StageLines(logging.Handler):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import push_to_gateway
 
-from perdure.errors import StoreBusy
+from perdure.errors import StoreBusy, address_shown, redacted
 from perdure.settings import Settings
 from perdure.store.sql_store import SqlStore
 from perdure.watch.board import Board, Key
@@ -60,8 +60,9 @@ class Pusher:
                 )
         except Exception as error:  # whatever it was, the sweep was done
             why = str(error) or type(error).__name__
-            return (
-                f"the metrics could not be pushed to {self.gateway}: {why}; the next push tells all of them"
+            where = address_shown(self.gateway)
+            return redacted(
+                f"the metrics could not be pushed to {where}: {why}; the next push tells all of them"
             )
         return None
 

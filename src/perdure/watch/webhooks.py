@@ -21,8 +21,9 @@ from perdure.calls.classify import classify
 from perdure.calls.jitter import FullJitter
 from perdure.calls.retry_after import hint_s
 from perdure.calls.wire import Resolve, Wire, resolve, tls_context
+from perdure.core.derived import secret_of
 from perdure.core.frozen import frozen
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import PerdureError, SettingInvalid, StoreError
 from perdure.store.sql_store import SqlStore
 from perdure.store.webhooks import Delivery, Webhook
 from perdure.watch.signing import HEADER, sign
@@ -61,9 +62,11 @@ class Dispatcher:
     allow_loopback: bool = False
     resolve: Resolve = resolve
     poll_s: float = POLL_S
+    secret_key: str | None = field(default=None, repr=False)
     _sending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _checked_s: float = field(default_factory=time.monotonic)
     _ending: bool = False
+    _unsigned: set[str] = field(default_factory=set)  # webhooks whose key is not set here
 
     async def run(self) -> None:
         """Take the lead when nobody has it; neither the store nor a webhook need be there."""
@@ -112,8 +115,19 @@ class Dispatcher:
                 await self.store.tell_webhook(at, events)
                 at = replace(at, place=events[-1].place)
             running = self._sending.get(webhook.id)
-            if running is None or running.done():
+            if (running is None or running.done()) and self._can_sign(webhook):
                 self._sending[webhook.id] = asyncio.create_task(self._send_due(webhook))
+
+    def _can_sign(self, webhook: Webhook) -> bool:
+        """Whether its key is set here; if not, its deliveries wait, and that is logged once."""
+        try:
+            secret_of(webhook.secret, webhook.id, self.secret_key)
+        except SettingInvalid as missing:
+            if webhook.id not in self._unsigned:
+                log.error("deliveries wait: %s", missing)
+            self._unsigned.add(webhook.id)
+            return False
+        return True
 
     async def _send_due(self, webhook: Webhook) -> None:
         try:
@@ -151,11 +165,12 @@ class Dispatcher:
         named = addresses.literal(url.host) is None
         found = await self.resolve(url.host, url.port) if named else [url.host]
         wire = Wire(addresses.checked(url.host, found, allow_loopback=self.allow_loopback), ANSWER_BYTES_MAX)
+        secret = secret_of(webhook.secret, webhook.id, self.secret_key)
         body, scheme, host = delivery.body.encode(), url.scheme.encode(), url.host.encode()
         headers = [
             ("Host", url.authority), ("Content-Type", "application/json"), ("Content-Length", str(len(body))),
             ("User-Agent", f"Perdure/{__version__}"), ("Connection", "close"), ("Perdure-Event", delivery.name),
-            ("Perdure-Delivery", delivery.id), (HEADER, sign(webhook.secret, body, int(time.time()))),
+            ("Perdure-Delivery", delivery.id), (HEADER, sign(secret, body, int(time.time()))),
         ]  # fmt: skip
         connection = httpcore2.AsyncHTTPConnection(
             httpcore2.Origin(scheme, host, url.port), network_backend=wire,

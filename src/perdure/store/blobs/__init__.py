@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from perdure.errors import SettingInvalid
+from perdure.errors import SettingInvalid, address_shown, hide_password
 from perdure.store.blobs.base import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.blobs.checked import CheckedBlobs
 from perdure.store.blobs.directory import DirectoryBlobs
@@ -42,13 +42,18 @@ def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
     """
     if not url:
         return default()
-    parts = urlsplit(url)
+    hide_password(url)
+    wrong = SettingInvalid(
+        f"blobs cannot be kept at {address_shown(url)!r}: use s3://bucket/prefix, file:///directory or a path"
+    )
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise wrong from None
     if parts.scheme == "s3":
         return S3Blobs.from_url(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         return DirectoryBlobs(Path(unquote(parts.path)))
     if "://" not in url:
         return DirectoryBlobs(Path(url).absolute())
-    raise SettingInvalid(
-        f"blobs cannot be kept at {url!r}: use s3://bucket/prefix, file:///directory or a path"
-    )
+    raise wrong

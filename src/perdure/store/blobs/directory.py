@@ -23,6 +23,8 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.store.blobs.base import CHUNK_BYTES, corrupt, hash_file, is_digest, missing, required
 from perdure.store.blobs.owning import MARK, Mark
 from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.lock_holder import lock_within
+from perdure.store.private import file_mode, make_directory, open_private
 
 #: What file systems without hard links answer to one.
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -35,7 +37,7 @@ class DirectoryBlobs:
     inside = False
 
     def __init__(self, root: Path, beside: bool = False) -> None:
-        self.root = root
+        self.root, self._mode = root, file_mode()
         self.where, self.beside = str(root), beside
         self._marked = False  # once it is, it stays so: otherwise this is no longer the same disk
         self.temporary = root / "tmp"  # on the blobs' own file system; directories in it are somebody else's
@@ -177,7 +179,7 @@ class DirectoryBlobs:
                 return False
             with self._lock(fcntl.LOCK_SH):
                 os.utime(place)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # another user's can only be replaced
             return False
         # Another process may have renamed it a moment ago and not have synced the directory yet.
         self._sync_directories(place)
@@ -188,7 +190,7 @@ class DirectoryBlobs:
         place = self._place(digest)
         file.flush()
         os.fsync(file.fileno())
-        place.parent.mkdir(exist_ok=True)
+        make_directory(place.parent, self._mode)
         with self._lock(fcntl.LOCK_SH):
             os.replace(file.name, place)
         self._sync_directories(place)
@@ -216,9 +218,9 @@ class DirectoryBlobs:
 
     @contextmanager
     def _lock(self, kind: int) -> Iterator[None]:
-        descriptor = open_unshared(self.root / ".lock", os.O_RDWR | os.O_CREAT)
+        descriptor = open_unshared(self.root / ".lock", os.O_RDWR | os.O_CREAT, self._mode)
         try:
-            fcntl.flock(descriptor, kind)
+            lock_within(descriptor, kind, self.root / ".lock")
             yield
         finally:
             close_unshared(descriptor)
@@ -228,13 +230,17 @@ class DirectoryBlobs:
         """A new file on the blobs' own file system; removed again unless it was renamed."""
         if self._marked and not (self.root / MARK).exists():
             raise StoreUnavailable(f"blob directory {self.root}: {MARK} is gone; is its disk mounted?")
-        self.temporary.mkdir(parents=True, exist_ok=True)
+        make_directory(self.temporary, self._mode)
         name = self.temporary / uuid.uuid4().hex
         try:
-            with open(name, "xb", opener=_create_read_only) as file:
+            with open(name, "xb", opener=self._create_read_only) as file:
                 yield file
         finally:
             name.unlink(missing_ok=True)
+
+    def _create_read_only(self, name: str, flags: int) -> int:
+        # A stage that reads the blob's own file cannot change it by mistake.
+        return open_private(name, flags, self._mode & 0o444)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -253,11 +259,6 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _create_read_only(name: str, flags: int) -> int:
-    # A stage that reads the blob's own file cannot change it by mistake.
-    return os.open(name, flags, 0o444)
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.errors import SettingInvalid, StoreUnavailable, address_shown
 from perdure.store.blobs.base import UNAVAILABLE, changed, corrupt, hash_file, is_digest, missing, required
 from perdure.store.blobs.owning import MARK, Mark
 
@@ -63,7 +63,7 @@ class S3Blobs:
         unknown = sorted(options.keys() - {"endpoint", "region"})
         if parts.scheme != "s3" or not parts.netloc or unknown or "@" in parts.netloc:
             raise SettingInvalid(
-                f"{url!r} is not the address of a bucket: use s3://bucket/prefix?endpoint=URL&region=NAME"
+                f"{address_shown(url)!r} is not the address of a bucket: use s3://bucket/prefix?endpoint=URL&region=NAME"
                 + (f" (unknown: {', '.join(unknown)})" if unknown else "")
             )
         return cls(parts.netloc, parts.path, endpoint=options.get("endpoint"), region=options.get("region"))
