@@ -31,9 +31,7 @@ import re
 from urllib.parse import unquote
 
 SECRET_CHARACTERS_MIN = 6  # shorter values are words of any text
-_USERINFO = re.compile(
-    r"\b([a-z][a-z0-9+.-]*:/{1,3})([^\s/@'\"<>]*:[^\s'\"<>]*|[^\s/:@'\"<>]+)@", re.IGNORECASE
-)
+_WORD = re.compile(r"[^\s'\"<>]+")
 _PARAMETER = re.compile(r"(?<=[?&])([a-z_]*(?:password|secret|token|key)[a-z_]*)=[^\s&'\"]+", re.IGNORECASE)
 _hidden: tuple[str, ...] = ()  # the longest first: one may be a part of another
 
@@ -58,7 +56,7 @@ def redacted(text: str) -> str:
         if value in text:
             text = text.replace(value, "***")
     if "@" in text:
-        text = _USERINFO.sub(_without_password, text)
+        text = _WORD.sub(lambda word: _without_passwords(word[0]), text)
     return _PARAMETER.sub(r"\1=***", text) if "=" in text else text
 
 
@@ -75,9 +73,23 @@ def address_shown(address: str) -> str:
     return redacted(f"{scheme}//{shown}@{host}")
 
 
-def _without_password(found: re.Match[str]) -> str:
-    scheme, (user, colon, _) = found[1], found[2].partition(":")
-    return f"{scheme}{user}:***@" if colon else found[0] if scheme.startswith("postgres") else f"{scheme}***@"
+def _without_passwords(word: str) -> str:
+    """Return a word without the passwords of the addresses in it; each begins with a scheme and `:/`."""
+    shown, *rests = word.split(":/")
+    for rest in rests:
+        shown = f"{shown}:/{_without_password(rest, shown.endswith(('postgres', 'postgresql')))}"
+    return shown
+
+
+def _without_password(address: str, keeps_user: bool) -> str:
+    """Return the rest of an address, from its slashes on, without a password; a user alone may be a token."""
+    bare = address.lstrip("/")
+    user, at, host = bare.rpartition("@")
+    named, colon, _ = user.partition(":")
+    if not at or "/" in named:
+        return address
+    slashes = address[: len(address) - len(bare)]
+    return f"{slashes}{named if colon or keeps_user else '***'}{':***' if colon else ''}@{host}"
 
 
 class PerdureError(Exception):

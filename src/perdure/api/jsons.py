@@ -27,9 +27,9 @@ NUMBER_CHARS_MAX = 1000
 SMALL_CHARS = 16 << 10  # what is read where it came in; more is read in a thread
 LARGE_BYTES = 1 << 20  # more waits for a place
 PLACES, PLACES_OF_ONE = 4, 2
-#: Every match begins where the last one ended; an open string is the last alternative, so that it is found out at once.
+#: Every match begins where the last one ended; a string that does not end is the last alternative and takes the rest.
 _TOKEN = re.compile(
-    r'[ \t\r\n,:]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([\[{])|([\]}])|([^ \t\r\n,:\[\]{}"]++)|(")|\Z)',
+    r'[ \t\r\n,:]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([\[{])|([\]}])|([^ \t\r\n,:\[\]{}"]++)|(".*)|\Z)',
     re.DOTALL,
 )
 _STRING, _OPEN, _CLOSE, _WORD, _BROKEN = range(1, 6)

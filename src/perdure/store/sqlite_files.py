@@ -15,7 +15,7 @@ import apsw
 from perdure.errors import StoreError
 
 AGAIN = "stop every process that uses this store, then start them again"
-_WRITING = re.compile(r"\d+: POSIX +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
+_WRITING = re.compile(r"(?<!\d)\d+: POSIX +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:(\d+) ")
 _LOCKED = re.compile(r"POSIX +ADVISORY +\w+ \d+ [0-9a-f]+:[0-9a-f]+:(\d+) ")
 
 
