@@ -229,5 +229,6 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def webhooks_are_ones_own(self) -> None:
         for org, client in zip(getattr(self, "orgs", []), getattr(self, "clients", []), strict=True):
-            found = client.get("/v3/webhooks").json()["webhooks"]
-            assert {one["id"] for one in found} == org.webhooks
+            answer = client.get("/v3/webhooks")
+            found = {one["id"] for one in answer.json()["webhooks"]}
+            assert found == org.webhooks, f"{found} and not {org.webhooks}: {answer.text}"
