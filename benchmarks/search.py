@@ -1,12 +1,12 @@
 """How fast search is: 100,000 chunks of one organisation, by words, by vectors and by both.
 
-    python benchmarks/search.py [--chunks 100000] [--store URL] [--queries 200] [--vectors numpy|pgvector]
+    python benchmarks/search.py [--chunks 100000] [--store URL] [--queries 200] [--beside 0] [--vectors numpy|pgvector]
 
 The words follow Zipf's law, as in any language, so queries have rare words and such that stand in nearly every chunk.
 Documents come in through the store as a stage would save them. Prints p50 and p95 of each way, what it takes until the
 first search is answered, and what one more document costs the next search. The processor's time is that of this process
 and of SQLite, which runs in it; a server's is not in it. `--vectors` says who searches them on PostgreSQL; a database
-that was filled by an earlier run is measured with `--chunks 0`.
+that was filled by an earlier run is measured with `--chunks 0`. `--beside` adds chunks of another organisation.
 """
 
 from __future__ import annotations
@@ -68,10 +68,12 @@ class Corpus:
         return ChunkSet(revision(tuple(made)), tuple(NewChunk(c, " ".join(words(c.text))) for c in made))
 
 
-async def add(store: SqlStore, worker: int, corpus: Corpus, number: int, count: int) -> float:
+async def add(
+    store: SqlStore, worker: int, corpus: Corpus, number: int, count: int, org: str = "bench"
+) -> float:
     """One more document; the seconds that its save took."""
     job = NewJob("books", "documents", "index")
-    await store.add([NewDocument(f"d{number:06}", "bench", job, name=f"document {number}")])
+    await store.add([NewDocument(f"d{number:06}", org, job, name=f"document {number}")])
     (claimed,) = await store.claim(Claim(worker, ("documents",), number + 1, 1))
     new = corpus.chunks(claimed.document.id, count)
     began_s = time.perf_counter()
@@ -92,12 +94,14 @@ async def measure(name: str, asks: Sequence[Callable[[], Awaitable[object]]]) ->
     print(line, flush=True)
 
 
-async def run(url: str, chunks: int, queries: int, vectors_by: str) -> None:
+async def run(url: str, chunks: int, queries: int, vectors_by: str, beside: int) -> None:
     corpus, store = Corpus(), open_store(url)
     store.vectors_by = vectors_by
     await store.open()
     worker = await store.register("worker", "bench", ["documents"])
     saves = [await add(store, worker, corpus, n, PER_DOCUMENT) for n in range(chunks // PER_DOCUMENT)]
+    for n in range(beside // PER_DOCUMENT):
+        await add(store, worker, corpus, 1_000_000 + n, PER_DOCUMENT, "beside")
     took_ms = np.median(saves) * 1000
     print(
         f"{len(saves) * PER_DOCUMENT} chunks in; a save of {PER_DOCUMENT} took {took_ms:.0f} ms (median)",
@@ -137,13 +141,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
     parser.add_argument("--chunks", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--beside", type=int, default=0)
     parser.add_argument("--store", default=None)
     parser.add_argument("--vectors", default="auto", choices=("auto", "numpy", "pgvector"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(
-            run(given.store or f"sqlite:///{directory}/bench.db", given.chunks, given.queries, given.vectors)
-        )
+        url = given.store or f"sqlite:///{directory}/bench.db"
+        asyncio.run(run(url, given.chunks, given.queries, given.vectors, given.beside))
 
 
 if __name__ == "__main__":

@@ -727,8 +727,11 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CHUNK_HITS: str
 
     @abstractmethod
-    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
-        """What CHUNK_FOUND takes after its two limits: chunks in the scope with every term, or with any."""
+    def looked_up(
+        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+    ) -> tuple[str, ...]:
+        """What CHUNK_FOUND takes after its two limits: chunks in the scope with every term, or with any. `alone`
+        says that there is no other organisation."""
 
     @abstractmethod
     def many(self, values: Sequence[int]) -> object:

@@ -92,7 +92,7 @@ def sliced(statement: str, all_rows: Sequence[Sequence[object]]) -> Steps[None]:
 
 
 def scope(org: str, collection: str | None = None, document_id: str | None = None) -> list[str]:
-    """Words that only chunks of this organisation, collection and document have in their scope."""
+    """Words that only chunks of this organisation, collection and document have in their scope, all of one length."""
     named = (("o", org), ("c", collection), ("d", document_id))
     return [
         kind + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:24]

@@ -370,9 +370,13 @@ class PostgresDialect(Dialect):
         f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}, ready.turn"
     )
 
-    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
+    def looked_up(
+        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+    ) -> tuple[str, ...]:
         words = (" & " if every else " | ").join(f"({' <-> '.join(map(_quoted, term))})" for term in asked)
-        return " & ".join([*map(_quoted, scope), f"({words})"]), words
+        # what all chunks have need not be looked up, and would take half of the time
+        within = [f"'in {word}'" for word in (scope[1:] if alone else scope)]
+        return " & ".join([*within, f"({words})"]), words
 
     def many(self, values: Sequence[int]) -> object:
         return list(values)

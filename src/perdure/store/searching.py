@@ -111,14 +111,13 @@ class Searching(Reading):
 
         def steps() -> Steps[tuple[list[int], list[int]]]:
             scope = indexing.scope(org, collection, document)
-            if not (yield Query(self.sql.INDEXED_OTHERS, (org,))):
-                del scope[0]  # what all chunks have need not be looked up, and would take half of the time
-            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, all_terms, True))
+            alone = not (yield Query(self.sql.INDEXED_OTHERS, (org,)))
+            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, all_terms, True, alone))
             every = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
             nothing_less = all_terms == fewer and (len(fewer) == 1 or bool(wanted.quoted))
             if len(every) >= ENOUGH or nothing_less:
                 return every, []
-            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, fewer, bool(wanted.quoted)))
+            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, fewer, bool(wanted.quoted), alone))
             found = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
             return every, [num for num in found if num not in every]
 

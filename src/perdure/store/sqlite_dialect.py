@@ -255,9 +255,13 @@ class SqliteDialect(Dialect):
         "JOIN document d ON d.org = j.org AND d.id = j.document_id WHERE j.id = $1"
     )
 
-    def looked_up(self, scope: Sequence[str], asked: Sequence[Term], every: bool) -> tuple[str, ...]:
-        words = (" AND " if every else " OR ").join(f'"{" ".join(term)}"' for term in asked)
-        return (" AND ".join([*(f'scope : "{word}"' for word in scope), f"words : ({words})"]),)
+    def looked_up(
+        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+    ) -> tuple[str, ...]:
+        org, *narrower = scope  # each word begins with its organisation's
+        phrases = (" ".join(org + word for word in term) for term in asked)
+        words = (" AND " if every else " OR ").join(f'"{phrase}"' for phrase in phrases)
+        return (" AND ".join([*(f'scope : "{word}"' for word in narrower), f"found : ({words})"]),)
 
     def many(self, values: Sequence[int]) -> object:
         return json.dumps(values)

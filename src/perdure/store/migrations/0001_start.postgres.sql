@@ -320,6 +320,7 @@ CREATE TABLE emitted (
 
 -- What is searchable: the chunks of a document, all of one revision. `vector` is what `model` made of the text (float32);
 -- `words` are the folded words that are looked up, `scope` the words that stand for organisation, collection and document.
+-- In `found` a scope has a space in it, which no word of a text has: no text can put a chunk into another's scope.
 CREATE TABLE chunk (
   num         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   org         text COLLATE "C" NOT NULL,
@@ -335,7 +336,9 @@ CREATE TABLE chunk (
   text        text NOT NULL,
   scope       text NOT NULL,
   words       text NOT NULL,
-  found       tsvector NOT NULL GENERATED ALWAYS AS (to_tsvector('simple', scope || ' ' || words)) STORED,
+  found       tsvector NOT NULL GENERATED ALWAYS AS (
+    array_to_tsvector(string_to_array('in ' || replace(scope, ' ', ',in '), ',')) || to_tsvector('simple', words)
+  ) STORED,
   UNIQUE (org, document_id, id),
   CHECK ((model IS NULL) = (vector IS NULL))
 );

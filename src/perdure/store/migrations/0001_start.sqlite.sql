@@ -312,6 +312,8 @@ CREATE TABLE emitted (
 
 -- What is searchable: the chunks of a document, all of one revision. `vector` is what `model` made of the text (float32);
 -- `words` are the folded words that are looked up, `scope` the words that stand for organisation, collection and document.
+-- In `found` each word begins with that of its organisation, the first 25 characters of the scope: the words of other
+-- organisations are never read, and how common a word is there gives it no weight here.
 CREATE TABLE chunk (
   num         integer PRIMARY KEY AUTOINCREMENT,
   org         text NOT NULL,
@@ -327,19 +329,22 @@ CREATE TABLE chunk (
   text        text NOT NULL,
   scope       text NOT NULL,
   words       text NOT NULL,
+  found       text GENERATED ALWAYS AS (
+    substr(scope, 1, 25) || replace(words, ' ', ' ' || substr(scope, 1, 25))
+  ) VIRTUAL,
   UNIQUE (org, document_id, id),
   CHECK ((model IS NULL) = (vector IS NULL))
 );
-CREATE VIRTUAL TABLE chunk_text USING fts5(scope, words, content='chunk', content_rowid='num', tokenize='ascii');
+CREATE VIRTUAL TABLE chunk_text USING fts5(scope, found, content='chunk', content_rowid='num', tokenize='ascii');
 CREATE TRIGGER chunk_added AFTER INSERT ON chunk BEGIN
-  INSERT INTO chunk_text (rowid, scope, words) VALUES (new.num, new.scope, new.words);
+  INSERT INTO chunk_text (rowid, scope, found) VALUES (new.num, new.scope, new.found);
 END;
 CREATE TRIGGER chunk_dropped AFTER DELETE ON chunk BEGIN
-  INSERT INTO chunk_text (chunk_text, rowid, scope, words) VALUES ('delete', old.num, old.scope, old.words);
+  INSERT INTO chunk_text (chunk_text, rowid, scope, found) VALUES ('delete', old.num, old.scope, old.found);
 END;
 CREATE TRIGGER chunk_changed AFTER UPDATE OF scope, words ON chunk WHEN old.scope <> new.scope OR old.words <> new.words BEGIN
-  INSERT INTO chunk_text (chunk_text, rowid, scope, words) VALUES ('delete', old.num, old.scope, old.words);
-  INSERT INTO chunk_text (rowid, scope, words) VALUES (new.num, new.scope, new.words);
+  INSERT INTO chunk_text (chunk_text, rowid, scope, found) VALUES ('delete', old.num, old.scope, old.found);
+  INSERT INTO chunk_text (rowid, scope, found) VALUES (new.num, new.scope, new.found);
 END;
 -- Documents that have chunks: which revision of them, and how many there should be. Whoever keeps a copy reads what has a
 -- `change` that is not below the mark of his last look.
