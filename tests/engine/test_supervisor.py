@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -109,7 +110,8 @@ def test_a_signal_that_was_blocked_while_it_started_stops_it(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         main.worker("app:app")
-        os.kill(os.getpid(), signal.SIGTERM)
+        # to this thread: others, left by earlier tests, do not block it
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         assert asyncio.run(supervisor.run()) == 0
     finally:
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -19,6 +19,7 @@ from perdure.core.frozen import frozen
 from perdure.errors import StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import DataRefused, Query, Row
 from perdure.store.near import Among, Near, Which
+from perdure.store.postgres_transaction import transaction
 from perdure.store.reading import one
 
 OLDEST = (0, 5)
@@ -260,7 +261,7 @@ class PgVectors:
     async def _fill_all(self) -> None:
         after, filled, told_s = 0, 0, asyncio.get_running_loop().time()
         while True:
-            async with self._driver.reading() as connection, connection.transaction():
+            async with self._driver.reading() as connection, transaction(connection):
                 last, count = await connection.fetchrow(self._named(FILL), after, SLICE)
                 if (
                     not count and not after

@@ -21,6 +21,7 @@ from perdure.store.postgres_dialect import PostgresDialect
 from perdure.store.postgres_errors import mapped
 from perdure.store.postgres_sending import LARGE_BYTES, Allow, allow, weight
 from perdure.store.postgres_session import CONNECT_S, WRITER_LOCAL, Heard, Sessions, watched
+from perdure.store.postgres_transaction import transaction
 
 T = TypeVar("T")
 #: Where our tables are, or will be: locks are the database's, and each of its schemas may hold a store.
@@ -146,7 +147,7 @@ class PostgresDriver:
         connection = await self._sessions.direct()
         try:
             with mapped():
-                async with connection.transaction():
+                async with transaction(connection):
                     await connection.execute(UNLIMITED)
                     await connection.execute(text)
         finally:

@@ -21,6 +21,7 @@ from perdure.errors import SettingInvalid, address_shown
 from perdure.store.base import DataRefused
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
+from perdure.store.postgres_transaction import transaction
 
 SETTINGS = {
     "idle_in_transaction_session_timeout": "5s",
@@ -129,7 +130,7 @@ class Sessions:
     @asynccontextmanager
     async def transaction(self, connection: Any, local: str = LOCAL, **options: Any) -> AsyncIterator[None]:
         """A transaction under our settings."""
-        async with connection.transaction(**options):
+        async with transaction(connection, **options):
             if self.pooled:
                 await connection.execute(local)
             yield

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perdure.errors import StoreBusy, StoreError, StoreUnavailable
 from perdure.store.blobs.base import CHUNK_BYTES, changed, corrupt, hash_file, is_digest, missing, required
 from perdure.store.blobs.owning import Mark
+from perdure.store.postgres_transaction import transaction
 
 if TYPE_CHECKING:
     import asyncpg
@@ -171,7 +172,7 @@ class TableBlobs:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
         with _reported():
-            async with self._connect() as connection, connection.transaction():
+            async with self._connect() as connection, transaction(connection):
                 yield connection
 
 
