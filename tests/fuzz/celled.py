@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,8 @@ from perdure.pipelines.image.variants import preview, variants
 from perdure.pipelines.mail.chunks import message_chunks
 from perdure.pipelines.mail.message import decode
 from perdure.pipelines.mail.survey import survey
+
+warnings.simplefilter("ignore")  # of Pillow, about each tag that is damaged
 
 Ask = Callable[[bytes], bytes]
 
