@@ -128,6 +128,12 @@ READ: dict[str, tuple[str, Callable[[], bytes]]] = {
         "text",
         lambda: epub([chapter(b"text")], ("n" * 300 + ".css", b""), ("../../etc/x", b"")),
     ),
+    "mail with an endless parameter": (
+        "qapla",
+        lambda: (
+            b"From: a@example.org\nSubject: x\nContent-Type: text/plain; " + b"(a) . " * 60_000 + b"\n\nqapla"
+        ),
+    ),
     "false anchor": ("one\n<!-- page=7. -->\ntwo", lambda: b"one\n<!-- page=7 -->\ntwo"),
 }
 
