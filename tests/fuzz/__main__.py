@@ -1,4 +1,4 @@
-"""Fuzz the readers of files: `python -m tests.fuzz --count 20000` or `--minutes 120`; `--kind pdf --seed 7` repeats one."""
+"""Fuzz the readers of files: `python -m tests.fuzz --minutes 120`; `--kind pdf --seed 7` repeats one."""
 
 from __future__ import annotations
 

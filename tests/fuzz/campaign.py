@@ -24,7 +24,7 @@ from perdure.pipelines.mail import pipeline as archives
 from tests.engine.cells import unasked
 from tests.fuzz import celled, corpus, mutate
 
-#: CPU time of one process, which reads some small files: far below the product's limits, and not longer on a busy machine.
+#: CPU time of one process, which reads some small files; a busy machine does not change it.
 CPU_S = 60
 #: Memory and time of the stages that read these in the product.
 LIMITS = {
@@ -82,7 +82,9 @@ class Campaign:
         """Read them all, `jobs` at a time."""
         with tempfile.TemporaryDirectory(prefix="perdure-fuzz-") as directory:
             try:
-                await asyncio.gather(*(self._work(chosen, Path(directory) / str(n)) for n in range(self._jobs)))
+                await asyncio.gather(
+                    *(self._work(chosen, Path(directory) / str(n)) for n in range(self._jobs))
+                )
             finally:
                 await self._nursery.close()
         return self.account
@@ -112,7 +114,9 @@ class Campaign:
         """As the product does: many to a process, and once more alone where it is in doubt whose fault it was."""
         target, payload = f"{celled.__name__}:{reader}", str(path).encode()
         try:
-            await self._nursery.run(target, payload, unasked, LIMITS[reader], reuse=document.REUSE, whose=reader)
+            await self._nursery.run(
+                target, payload, unasked, LIMITS[reader], reuse=document.REUSE, whose=reader
+            )
         except (CellDoubtful, NurseryLost):
             await self._nursery.run(target, payload, unasked, LIMITS[reader])
 

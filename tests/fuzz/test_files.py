@@ -19,7 +19,7 @@ def test_a_seed_gives_the_same_file_again(kind: str) -> None:
 
 @pytest.mark.full
 def test_damaged_files_are_read_or_refused() -> None:
-    account = asyncio.run(Campaign().run(cases(corpus.KINDS, 0, 40 * len(corpus.KINDS), None)))
+    account = asyncio.run(Campaign().run(cases(corpus.KINDS, 0, 10 * len(corpus.KINDS), None)))
     assert not account.findings
-    assert account.outcomes.total() == 40 * len(corpus.KINDS)
-    assert sum(count for (_, outcome), count in account.outcomes.items() if outcome == "read") > 50
+    assert account.outcomes.total() == 10 * len(corpus.KINDS)
+    assert sum(count for (_, outcome), count in account.outcomes.items() if outcome == "read") > 15
