@@ -93,7 +93,11 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.full
 def test_worker_and_server_need_no_more_than_their_roles(roles: Roles) -> None:
     key = new_key(roles.owner, "acme")
-    with served(roles.api, "--no-worker", target=TARGET) as url, worker(roles.worker), httpx2.Client(base_url=url) as client:
+    with (
+        served(roles.api, "--no-worker", target=TARGET) as url,
+        worker(roles.worker),
+        httpx2.Client(base_url=url) as client,
+    ):
         client.headers["Authorization"] = f"Bearer {key}"
         client.timeout = httpx2.Timeout(90)
 
@@ -105,10 +109,7 @@ def test_worker_and_server_need_no_more_than_their_roles(roles: Roles) -> None:
         hook = answer("POST", "/v3/webhooks", json={"url": "https://example.org/hook"}).json()
         large = "word " * 40_000  # a blob in the database
         texts = ["a note", "another note", large]
-        ids = [
-            answer("POST", "/v3/documents", json={"text": text}).json()["id"]
-            for text in texts
-        ]
+        ids = [answer("POST", "/v3/documents", json={"text": text}).json()["id"] for text in texts]
         for id_ in ids:
             until(lambda id_=id_: answer("GET", f"/v3/documents/{id_}").json()["status"] == "done")  # type: ignore[misc]
         answer("POST", f"/v3/documents/{ids[0]}/requeue")
@@ -161,7 +162,9 @@ def test_every_table_has_its_grants(postgres_store_url: str) -> None:
     async def tables() -> set[str]:
         connection = await asyncpg.connect(postgres_store_url)
         try:
-            rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+            rows = await connection.fetch(
+                "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+            )
         finally:
             await connection.close()
         return {row[0] for row in rows}
