@@ -13,25 +13,28 @@ SEEDS  ?= 20000
 EXAMPLES ?= 300
 SWITCHES ?= 1
 MINUTES ?= 30
+SUPPLY := .venv-supply
 
 # Tests start hundreds of interpreters: without .pyc files each of them compiles everything it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs mutants faults chaos long fuzz clean
+.PHONY: help setup demo test test-all shuffle check format bench peers sim pairs mutants faults chaos long fuzz fuzz-files hashes verify-deps sbom audit-deps clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install everything (again only when pyproject.toml or constraints.txt changed)
+setup: $(STAMP) ## make .venv and install everything (again only when pyproject.toml or the constraints changed)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt constraints-hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.11")'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python3 -m venv failed; on Debian install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check uv -c constraints.txt
 	@# uv takes 10 s where pip takes 50; pip knows private indexes from its own configuration
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' -c constraints.txt || \
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r constraints-hashes.txt || \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r constraints-hashes.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e . || \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 # Once, by one process: otherwise every test process compiles all that the tests import.
@@ -93,5 +96,28 @@ long: setup ## the tests that take minutes each; fuzz, sim, pairs, mutants and c
 fuzz: setup ## the long fuzzing of the HTTP API on both stores: EXAMPLES=n per route and phase (300 by default: over 20,000 requests)
 	EXAMPLES=$(EXAMPLES) $(PYTEST) -m long --timeout=7200 -s tests/api/test_proof_fuzz.py
 
+fuzz-files: setup ## damaged files read by the real readers in cells: N=n files, or for MINUTES=n (30 by default); SEED=n and KIND=pdf repeat
+	$(BIN)/python -m tests.fuzz $(if $(N),--count $(N),$(if $(KIND),$(if $(SEED),,--minutes $(MINUTES)),--minutes $(MINUTES))) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(KIND),--kind '$(KIND)')
+
+hashes: setup ## write constraints-hashes.txt again after a change of constraints.txt
+	scripts/hash-constraints $(BIN)/uv
+
+verify-deps: setup ## compare the installed packages with constraints-hashes.txt, and their files with their records
+	@$(BIN)/python scripts/verify-deps
+
+sbom: setup $(SUPPLY)/.installed ## write build/sbom.json: the installed packages as CycloneDX
+	@mkdir -p build
+	@$(SUPPLY)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
+	@echo build/sbom.json
+
+audit-deps: $(SUPPLY)/.installed ## ask a vulnerability service about the versions of constraints.txt (needs the network)
+	@$(SUPPLY)/bin/python scripts/audit-deps $(SUPPLY)/bin/pip-audit
+
+$(SUPPLY)/.installed:
+	@test -x $(SUPPLY)/bin/python || $(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check 'cyclonedx-bom>=7,<8' 'pip-audit>=2.7,<3'
+	@touch $@
+
 clean: ## remove .venv and what tools left behind
-	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) $(SUPPLY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

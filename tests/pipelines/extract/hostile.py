@@ -92,6 +92,12 @@ def endless_contents(size: int = 20 * MIB) -> bytes:
     return pdf([stream(listed, b"/Type /ObjStm /Filter /FlateDecode")])
 
 
+def open_streams(count: int = 45_000) -> bytes:
+    """Streams that begin and do not end: their reader looks for the end of each in all that follows."""
+    begun = b"endobj\n4 0 obj\n<< /Length 49 >>\nstream\nBT /F1 24 Tf 100 700 Td "
+    return good_pdf().replace(b"BT /F1", begun * count + b"BT /F1").replace(b"startxref", b"")
+
+
 def page_loop() -> bytes:
     return pdf([
         b"<< /Type /Catalog /Pages 2 0 R >>",

@@ -185,6 +185,14 @@ def test_mail() -> None:
     )
 
 
+def test_the_kind_of_an_attachment_is_cleaned() -> None:
+    (part,) = extract(
+        b"From: a@example.org\nSubject: x\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=q\n\n--q\n\nx\n"
+        b"--q\nContent-Type: appl\x00cation/pdf\nContent-Disposition: attachment\n\nAAAA\n--q--\n"
+    )
+    assert "\x00" not in part.text
+
+
 def test_mail_that_is_only_html() -> None:
     mail = message(From="a@example.org", Subject="x")
     mail.set_content("<p>HTML <b>text</b></p>", subtype="html")
@@ -205,6 +213,8 @@ ODD = {
     b"Content-Type: message/rfc822\n\nSubject: inner\n\ninside\n--x--",
     "bad header": b'To: "unclosed <a@b\nDate: never\nContent-Disposition: ;;;=\nX: =?utf-8?q?=ff?=\n\nqapla',
     "bad address": b"Cc: @@,,<>\nReply-To: a@[\nContent-Type: ;\n\nqapla",
+    "a time that no clock shows": b"Date: Fri, 01 Mar 2024 09:00:99999999999999999999 +0000\n\nqapla",
+    "comments without an end": b"Cc: " + b"(" * 3_000 + b"\n\nqapla",
     "raw bytes in headers": b"Cc: \xff\xfe <a@example.org>\n\nqapla",
 }
 

@@ -80,6 +80,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         "document_encrypted",
         lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500) + "EncryptedPackage".encode("utf-16-le"),
     ),
+    "streams without an end": ("document_corrupt", hostile.open_streams),
     "deep html": ("document_bomb", lambda: b"<!doctype html>" + deep(100_000)),
     "deep epub": ("document_bomb", lambda: epub([chapter(deep(100_000))])),
     "deep docx": ("document_bomb", lambda: docx(b"<w:sdt>" * 100_000 + b"</w:sdt>" * 100_000)),
@@ -126,6 +127,12 @@ READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "long member names": (
         "text",
         lambda: epub([chapter(b"text")], ("n" * 300 + ".css", b""), ("../../etc/x", b"")),
+    ),
+    "mail with an endless parameter": (
+        "qapla",
+        lambda: (
+            b"From: a@example.org\nSubject: x\nContent-Type: text/plain; " + b"(a) . " * 60_000 + b"\n\nqapla"
+        ),
     ),
     "false anchor": ("one\n<!-- page=7. -->\ntwo", lambda: b"one\n<!-- page=7 -->\ntwo"),
 }

@@ -202,6 +202,12 @@ def test_an_attachment_beyond_the_limit_is_told_without_its_content() -> None:
     assert (file.size, file.data) == (5, None)
 
 
+def test_the_kind_of_an_attachment_can_be_stored() -> None:
+    (file,) = decode(b"Subject: x\nContent-Type: appl\x00cation/\xff; name=a\n\nx").attachments
+    assert "\x00" not in file.media_type
+    file.media_type.encode()
+
+
 def test_an_attached_message_comes_out_as_it_went_in() -> None:
     raw = whole().as_bytes().rstrip()
     parts = b"--out\n\nsee there\n--out\nContent-Type: message/rfc822\n\n" + raw + b"\n--out--\n"

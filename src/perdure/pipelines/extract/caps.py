@@ -26,6 +26,7 @@ STREAM_BYTES_MAX = 128 * MIB
 PAGE_BYTES_MAX = 128 * MIB
 PAGE_SHOWS_MAX = 400_000  # operators that show text; each costs about a kilobyte
 PAGE_CHARS_MAX = 5_000_000
+OPEN_STREAMS_MAX = 1_000  # streams that begin before one ends; such a PDF is damaged
 
 #: Markup and text. libxml2 gives up below 2,048 levels and would drop the rest without a word.
 MARKUP_BYTES_MAX = 64 * MIB

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import email.errors
 import re
 from email.message import EmailMessage, Message
 from email.parser import BytesParser
@@ -75,11 +74,9 @@ class MailReader:
 def _header(message: Message, name: str) -> str:
     try:
         value = str(message[name] or "")
-    except (ValueError, AttributeError, TypeError, LookupError, RecursionError, email.errors.MessageError):
+    except Exception:  # the strict parser stumbles over broken ones in many ways, deep comments among them
         raw = next((text for key, text in message.raw_items() if key.lower() == name.lower()), "")
-        value = str(
-            compat32.header_fetch_parse(name, raw)
-        )  # the strict parser stumbles over some broken ones
+        value = str(compat32.header_fetch_parse(name, raw))
     return " ".join(clean(value).split())[:_HEADER_CHARS_MAX]
 
 
@@ -137,5 +134,5 @@ def _attachments(message: Message) -> list[str]:
         if is_attached(part):
             name = " ".join(clean(part.get_filename() or "unnamed").split())[:255]
             size = "" if part.is_multipart() else f", {len(payload(part))} bytes"
-            lines.append(f"{name} ({part.get_content_type()}{size})")
+            lines.append(f"{name} ({clean(part.get_content_type())}{size})")
     return lines

@@ -12,6 +12,7 @@ import mmap
 import re
 import zlib
 from collections import Counter
+from itertools import islice
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
@@ -133,7 +134,12 @@ def _past(data: File, at: int, head: bytes) -> int:
     if at <= end <= len(data) and data[end : end + 12].lstrip().startswith(b"endstream"):
         return end
     found = data.find(b"endstream", at)
-    return found if found >= 0 else len(data)
+    end = found if found >= 0 else len(data)
+    # PDFium looks for the end of each stream that begins here: time grows with the square of their number
+    if next(islice(_STREAM.finditer(data, at, end), caps.OPEN_STREAMS_MAX, None), None):
+        problem = f"more than {caps.OPEN_STREAMS_MAX} streams begin before one ends"
+        raise Permanent("document_corrupt", problem)
+    return end
 
 
 def _count_shows(text: bytes) -> int:

@@ -205,7 +205,7 @@ def _problems(parsed: Parsed, complete: bool) -> tuple[str, ...]:
 def _attachments(leaves: list[Parsed], bytes_max: int) -> list[Attachment]:
     found: list[Attachment] = []
     for part in leaves:
-        kind = part.get_content_type()
+        kind = clean(part.get_content_type())
         if not (is_attached(part) or part.get_content_maintype() not in {"text", "multipart"}):
             continue
         data = _content(part)
