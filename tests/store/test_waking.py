@@ -88,8 +88,8 @@ async def test_a_listener_that_died_is_cleared_away_and_a_new_one_is_not(
     os.mkfifo(wake / "dead")
     mkfifo, heard = os.mkfifo, asyncio.Event()
 
-    def interrupted(path: Path) -> None:
-        mkfifo(path)
+    def interrupted(path: Path, mode: int) -> None:
+        mkfifo(path, mode)
         for fifo in wake.iterdir():  # another process wakes everybody at this very moment
             try:
                 os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
