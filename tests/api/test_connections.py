@@ -177,6 +177,7 @@ def test_the_log_does_not_grow_as_fast_as_somebody_connects() -> None:
     assert passes(full)
 
 
+@pytest.mark.full
 def test_a_server_with_few_descriptors_lives_on(tmp_path: Path) -> None:
     """More connections than it has descriptors, none of which says anything; `prlimit` as an operator would set it."""
     (port,) = free_ports(1)

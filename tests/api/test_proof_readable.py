@@ -11,7 +11,11 @@ from tests.api.served import new_key, served
 
 
 @pytest.mark.parametrize(
-    "tries", [10, pytest.param(5000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
+    "tries",
+    [
+        pytest.param(10, marks=pytest.mark.full),
+        pytest.param(5000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
+    ],
 )
 def test_a_status_is_readable_as_soon_as_there_is_an_id(store_url: str, tries: int) -> None:
     headers = {"Authorization": f"Bearer {new_key(store_url, 'acme')}"}

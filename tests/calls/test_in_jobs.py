@@ -175,6 +175,7 @@ def test_the_first_documents_of_an_outage_are_not_charged(
         assert not any(a.charged for id_ in ids for a in app.attempts(id_))
 
 
+@pytest.mark.full
 def test_a_brown_out_kills_nobody_and_is_over_when_it_is_over(service: Service, store_url: str) -> None:
     """A fifth of the requests fail for a while."""
     books = service.pipeline(service.policy())

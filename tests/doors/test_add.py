@@ -286,6 +286,7 @@ def test_nothing_is_listed_twice_and_hidden_files_are_left(tmp_path: Path) -> No
     assert listed == ["w", "a/z", "b/x", "b/c/y"]
 
 
+@pytest.mark.full
 def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
     place, store = tmp_path / "place", f"sqlite:///{tmp_path}/p.db"
     place.mkdir()
@@ -308,6 +309,7 @@ def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
         assert sum(app._call(app.service.store.live()).values()) == len(told)
 
 
+@pytest.mark.full
 def test_who_stops_reading_stops_it(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()

@@ -95,6 +95,7 @@ async def _outcome(app: AsyncPerdure, drain: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_a_store_that_is_none_is_refused() -> None:
     command = [sys.executable, "-m", "perdure", "bench", "--store", "mysql"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -124,6 +124,7 @@ def _variables(directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_no_secret_leaves_a_worker_or_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     variables = _variables(tmp_path)
     store, target = variables["PERDURE_STORE"], "tests.doors.leaking:app"

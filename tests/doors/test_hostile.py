@@ -108,6 +108,7 @@ def test_every_command_is_tried() -> None:
     assert {call[0] for call in CALLS} | OTHERS == _commands(command)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", [False, True])
 def test_no_command_prints_what_a_terminal_obeys(
     hostile: tuple[str, str, str],

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pytest
 from PIL import Image
 
 from perdure import Document, Perdure, Pipeline
@@ -109,6 +110,7 @@ def test_what_is_done_already_is_over_at_once(tmp_path: Path) -> None:
     assert [said[0]["answer"], said[1]["state"]] == ["exists", "done"]
 
 
+@pytest.mark.full
 def test_it_says_that_nobody_works_and_sees_when_somebody_does(store_url: str) -> None:
     with started("add", "--text", "well", "--watch", "--store", store_url) as watching:
         assert "perdure worker" in read_until(watching.stderr, "nobody is working")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from perdure import DependencyDown, Document, Pipeline
 from perdure.core.scope import WORK
 from perdure.engine.sweeper import Retention
@@ -78,6 +80,7 @@ async def play(app: Trial, pipeline: Pipeline, service: Service) -> None:
             assert clock.now_ms() // 1_000 - began_s < HOUR_S + 200, "it takes too long"
 
 
+@pytest.mark.full
 def test_an_hour_without_a_service_costs_nothing_and_its_return_is_no_stampede(store_url: str) -> None:
     clock = FakeClock()
     service, pipeline = Service(clock), Pipeline("books")

@@ -134,6 +134,7 @@ def test_a_job_has_no_more_tries_than_it_may() -> None:
     assert world.killed > 0
 
 
+@pytest.mark.full
 def test_full_jitter_alone_never_recovers_from_a_brownout_and_kills_jobs() -> None:
     assert calls(SMALL, "jitter").recovery_s is None
     with_jobs = jobs(SMALL, "jitter")

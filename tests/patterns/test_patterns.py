@@ -26,6 +26,7 @@ def test_every_pattern_of_the_sources_can_be_seen() -> None:
     assert len(found) > 100
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(SLICES))
 def test_the_time_of_a_pattern_grows_with_the_text_and_not_faster(part: int) -> None:
     table = [timed(one) for one in known()[0][part::SLICES]]

@@ -219,6 +219,7 @@ asyncio.run(stream(*sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["directory", "table", "s3"])
 def test_a_file_is_stored_and_copied_out_without_being_loaded(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -183,6 +183,7 @@ def test_one_that_was_cancelled_is_whole_when_it_is_requeued(store_url: str, ser
         assert metadata(app, id_)["description"] == "Four coloured fields"
 
 
+@pytest.mark.full
 def test_what_could_not_be_repaired_is_asked_for_again_when_the_image_is_requeued(
     store_url: str, server: OpenAIServer
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_same_image_gives_the_same_bytes(width: int, height: int, seed: int,
     assert list(variants(source)) == list(variants(source))
 
 
+@pytest.mark.full
 def test_another_process_on_one_processor_gives_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "photo.jpg"
     path.write_bytes(stored(photo(1200, 500), "JPEG"))

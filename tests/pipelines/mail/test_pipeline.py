@@ -187,6 +187,7 @@ def test_hostile_headers_are_stored(store_url: str, harm: bytes) -> None:
         assert (account["summaries"], account["threads_dead"]) == (2, 0)
 
 
+@pytest.mark.full
 def test_of_a_very_long_thread_the_document_has_less_of_each_message(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_an_archive_that_grew_costs_what_is_new(store_url: str) -> None:
             assert {name: one.count for name, one in runs.items()} == {"read": 0, "summarise": 0}
 
 
+@pytest.mark.full
 def test_growing_message_by_message_ends_as_all_at_once(store_url: str) -> None:
     made = corpus(40)
     starts = [0, 1, 2, 7, 8, 20, 40]
