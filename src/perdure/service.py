@@ -161,7 +161,7 @@ class AsyncPerdure(
         """Open the store and make our queues and lanes known."""
         if self._closed:
             self._connect()
-        self._working = asyncio.Lock()  # of the loop that we run in now
+        self._working, self._stopping = asyncio.Lock(), asyncio.Event()  # of the loop that we run in now
         try:
             await self.store.open()
             if (command := self.store.driver.exposed()) is not None:

@@ -130,6 +130,34 @@ def test_an_app_can_be_closed_and_opened_again(store_url: str) -> None:
             app.documents()
 
 
+def test_an_app_that_is_opened_again_checks_its_blobs_again(store_url: str) -> None:
+    pipeline = notes()
+    app = AsyncPerdure(store_url, pipelines=[pipeline], settings=QUICK)
+    waited = 0
+
+    async def work() -> None:
+        nonlocal waited
+        await app.start()
+        try:
+            check = app.blobs.check
+
+            async def slow() -> None:
+                nonlocal waited
+                await asyncio.sleep(0.01)
+                await check()
+                waited += 1
+
+            app.blobs.check = slow  # type: ignore[method-assign]
+            await app.run_until_idle()
+        finally:
+            await app.close()
+
+    asyncio.run(work())
+    first = waited
+    asyncio.run(work())  # in another event loop
+    assert waited == 2 * first > 0
+
+
 def test_a_store_that_cannot_be_opened_leaves_nothing_running(tmp_path: Path) -> None:
     before = threading.active_count()
     blocked = tmp_path / "file"
