@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from perdure.engine import child_process
 from perdure.engine.child_process import MARK, marked_with
 from perdure.engine.nursery import children
 
@@ -37,6 +38,12 @@ def test_a_process_is_known_by_the_whole_mark(environment: dict[str, str], found
         while (marked := marked_with("abc", pid)) is None:
             pass
         assert marked is found
+
+
+def test_a_process_that_gets_its_environment_between_two_looks_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([b"", b"1 (sh) " + b"1 " * 60, f"{MARK}=abc".encode()])
+    monkeypatch.setattr(child_process, "_read", lambda *_: next(looks))
+    assert marked_with("abc", 1) is True
 
 
 def test_a_process_that_has_ended_is_not_decided_on_until_it_is_reaped() -> None:

@@ -130,16 +130,21 @@ class Child:
 def marked_with(mark: str, pid: int) -> bool | None:
     """Whether the process began with this mark; None for a moment, while it executes a program or ends."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            found = environ.read()
-        if found:
-            return f"{MARK}={mark}".encode() in found.split(b"\0")
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return None if stat.read().rpartition(b")")[2].split()[ENV_END] == b"0" else False
+        found = _read(pid, "environ")
+        if not found:
+            if _read(pid, "stat").rpartition(b")")[2].split()[ENV_END] == b"0":
+                return None
+            found = _read(pid, "environ")  # it may have got its environment between the two looks
+        return f"{MARK}={mark}".encode() in found.split(b"\0")
     except ProcessLookupError:
         return None  # the kernel's word for one that ends
     except OSError:
         return False
+
+
+def _read(pid: int, what: str) -> bytes:
+    with open(f"/proc/{pid}/{what}", "rb") as file:
+        return file.read()
 
 
 def adopt_orphans() -> None:
