@@ -40,7 +40,9 @@ def test_a_process_is_known_by_the_whole_mark(environment: dict[str, str], found
         assert marked is found
 
 
-def test_a_process_that_gets_its_environment_between_two_looks_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_gets_its_environment_between_two_looks_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks = iter([b"", b"1 (sh) " + b"1 " * 60, f"{MARK}=abc".encode()])
     monkeypatch.setattr(child_process, "_read", lambda *_: next(looks))
     assert marked_with("abc", 1) is True
