@@ -39,8 +39,10 @@ _NEVER = {
         "SELECT j.document_id FROM job j WHERE j.worker = 0 AND j.lease_until_ms IS NULL AND NOT EXISTS "
         "(SELECT 1 FROM outbox o WHERE o.org = j.org AND o.job_id = j.id AND o.token = j.token)"
     ),
+    # one that waits in a lane that is down takes no room: it is parked before the lane opens
     "more let in than the limit allows": (
-        "SELECT s.key FROM slot s JOIN job j ON j.limit_key = s.key AND j.state IN ('queued', 'running') "
+        "SELECT s.key FROM slot s JOIN job j ON j.limit_key = s.key AND (j.state = 'running' OR j.state = 'queued' "
+        "AND j.lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL)) "
         "GROUP BY s.key, s.concurrency HAVING count(*) > s.concurrency"
     ),
 }
