@@ -95,7 +95,7 @@ async def test_a_store_that_others_can_use_is_reported_and_left_as_it_is(
     assert [one["press"] for one in told] == [command]
     assert command in caplog.text
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    await asyncio.to_thread(subprocess.run, ["sh", "-c", command], check=False)
+    await asyncio.to_thread(subprocess.run, ["/bin/sh", "-c", command], check=False)
     assert (await _opened_overview(url))["problems"] == []
 
 

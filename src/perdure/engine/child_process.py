@@ -138,8 +138,16 @@ def marked_with(mark: str, pid: int) -> bool | None:
         return f"{MARK}={mark}".encode() in found.split(b"\0")
     except ProcessLookupError:
         return None  # the kernel's word for one that ends
+    except PermissionError:  # so does one that has ended, to all but root
+        return None if _has_ended(pid) else False
     except OSError:
         return False
+
+
+def _has_ended(pid: int) -> bool:
+    with suppress(OSError):
+        return _read(pid, "stat").rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    return False
 
 
 def _read(pid: int, what: str) -> bytes:
