@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from itertools import product
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+# Imported by name: mypy finds them or not, depending on the modules it has checked before.
+sre: Any = import_module("re._constants")
+parser: Any = import_module("re._parser")
 
 Pump = tuple[str, str, str]
 
