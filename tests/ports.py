@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 
+_kept: list[socket.socket] = []  # bound, so that the kernel gives their ports to nobody else
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, none of them twice."""
+    """Ports where nobody listens but a server that is told to, once or again, while this process lives.
+
+    The server must set SO_REUSEADDR, as asyncio, Go and Erlang do.
+    """
     sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    _kept.extend(sockets)
+    return [each.getsockname()[1] for each in sockets]

@@ -11,7 +11,7 @@
     async with AsyncClient(...) as client:       # the same verbs, awaited
 
 What fails for a moment is tried again, never earlier than the server asks; whatever creates something carries a key, so
-that it is done once. ApiError has the server's stable code.
+that it is done once. ApiError has the server's stable code; ServerUnreachable means that no answer came.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from perdure.api.views import (
 )
 from perdure.app import Portal
 from perdure.calls import FullJitter, Policy
-from perdure.errors import PerdureError
+from perdure.errors import InputInvalid, PerdureError
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -58,6 +58,12 @@ class ApiError(PerdureError):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message, code=code)
         self.status = status
+
+
+class ServerUnreachable(PerdureError, httpx2.TransportError):
+    """No answer after all tries: the server is down, or the connection failed; `__cause__` is HTTP's error."""
+
+    code = "server_unreachable"
 
 
 class NotEnded(PerdureError):
@@ -211,11 +217,15 @@ def _path(document_id: str, *verb: str) -> str:
 
 
 async def _told(asked: Coroutine[Any, Any, T]) -> T:
-    """The answer; ApiError instead of HTTP's own."""
+    """The answer; ApiError or ServerUnreachable instead of HTTP's own."""
     try:
         return await asked
     except httpx2.HTTPStatusError as error:
         raise _refusal(error.response) from None
+    except httpx2.TransportError as error:
+        raise ServerUnreachable(
+            f"the server does not answer ({error or type(error).__name__}); check the address and that it runs"
+        ) from error
 
 
 def _read(answer: httpx2.Response) -> Any:
@@ -240,10 +250,21 @@ class _Upload:
     def __init__(self, data: bytes | None, path: Path | None, on_progress: Progress | None) -> None:
         self.data, self.path, self.on_progress = data, path, on_progress
         self.name = path.name if path is not None else "upload"
-        self.size = path.stat().st_size if path is not None else len(data or b"")
+        self.size = _size(path) if path is not None else len(data or b"")
 
     def open(self) -> _Told:
         return _Told(self)
+
+
+def _size(path: Path) -> int:
+    """The size of a file that can be read. Raises: InputInvalid."""
+    if not path.is_file():
+        raise InputInvalid(f"there is no file {path}; check the path", code="file_missing")
+    try:
+        with path.open("rb"):
+            return path.stat().st_size
+    except OSError as error:
+        raise InputInvalid(f"{path} cannot be read: {error.strerror}", code="file_unreadable") from error
 
 
 class _Told(io.RawIOBase):

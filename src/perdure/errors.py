@@ -33,6 +33,7 @@ from urllib.parse import unquote
 SECRET_CHARACTERS_MIN = 6  # shorter values are words of any text
 _WORD = re.compile(r"[^\s'\"<>]+")
 _PARAMETER = re.compile(r"(?<=[?&])([a-z_]*(?:password|secret|token|key)[a-z_]*)=[^\s&'\"]+", re.IGNORECASE)
+_PASSWORD = re.compile(r"[?&]password=([^&]+)")
 _hidden: tuple[str, ...] = ()  # the longest first: one may be a part of another
 
 
@@ -44,10 +45,17 @@ def hide(value: str | None) -> None:
 
 
 def hide_password(address: str | None) -> None:
-    """Show the password of the address in no message from now on."""
-    _, _, password = (address or "").rpartition("@")[0].partition("//")[2].partition(":")
-    for value in {password, unquote(password)}:
+    """Show the password of the address in no message from now on.
+
+    One that is also the name of the user or of the database (`perdure:perdure@…/perdure`) would take words out of any
+    text and stays hidden in addresses only.
+    """
+    before, _, after = (address or "").rpartition("@")
+    user, _, password = before.partition("//")[2].partition(":")
+    words = {user, *re.split(r"[/?]", after)}
+    for value in {password, *_PASSWORD.findall(address or "")} - words:
         hide(value)
+        hide(unquote(value))
 
 
 def redacted(text: str) -> str:

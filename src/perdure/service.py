@@ -19,6 +19,7 @@ from perdure.core.clock import Clock
 from perdure.core.derived import keys_of
 from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
+from perdure.core.services import CHECKS
 from perdure.core.words import asked
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
@@ -29,6 +30,7 @@ from perdure.engine.stuck import policy_of
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
 from perdure.errors import (
+    DocumentUnknown,
     InputInvalid,
     Permanent,
     PipelineInvalid,
@@ -38,6 +40,7 @@ from perdure.errors import (
 )
 from perdure.operate.acts import Acting
 from perdure.operate.audit import Auditing
+from perdure.operate.choosing import DOCUMENT_ID, no_place
 from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import or_only, stage_of
 from perdure.operate.keys import KeyDesk
@@ -180,8 +183,15 @@ class AsyncPerdure(
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
+        self.check_settings()
         with using(self.given):
             await self._work(worker, slate, nursery)
+
+    def check_settings(self) -> None:
+        """Check what stages read late, before anything is claimed. Raises: SettingInvalid."""
+        with using(self.given):
+            for check in CHECKS:
+                check()
 
     async def _work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         beside = [asyncio.create_task(Fleet(self.store, worker).run(), name="perdure-fleet")]
@@ -218,10 +228,14 @@ class AsyncPerdure(
         return await self._known((await self.store.add([document]))[0], document)
 
     async def add_once(
-        self, entries: Iterable[tuple[Pipeline | str, AddOptions]], once: Once | None = None
+        self, entries: Iterable[tuple[Pipeline | str, AddOptions]], once: Once | None = None, called: str = ""
     ) -> list[Added]:
-        """Take documents in, all in one transaction; under a key only the first time. Pipeline `auto`: by content."""
-        new = [await self._receive(options, *self._route(pipeline, options)) for pipeline, options in entries]
+        """Take documents in, all in one transaction; under a key only the first time. Pipeline `auto`: by content.
+        `called`: how the caller calls the list, for errors that name an entry."""
+        new = []
+        for number, (pipeline, options) in enumerate(entries):
+            with intake.naming(called and f"{called}.{number}"):
+                new.append(await self._receive(options, *self._route(pipeline, options)))
         if once is None:
             return await self._add(new)
         answer = await self.store.add_once(once, new)
@@ -308,7 +322,16 @@ class AsyncPerdure(
                 wanted, stage = state_filter(state)
             except ValueError as error:
                 raise InputInvalid(str(error), code="state_unknown") from None
+        # an import keeps the ids of another system, which may have any form
+        if after is not None and not DOCUMENT_ID.fullmatch(after) and not await self._is_there(after, org):
+            raise no_place()
         return await self.store.documents(org, wanted, after, limit, stage, collection, pipeline, name)
+
+    async def _is_there(self, document_id: str, org: str | None) -> bool:
+        try:
+            return bool(await self.status(document_id, org))
+        except DocumentUnknown:
+            return False
 
     async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
         return await self.store.attempts(await self._org(document_id, org), document_id)
@@ -350,12 +373,14 @@ class AsyncPerdure(
         self, query: str, *, org: str | None = None, collection: str | None = None, document: str | None = None,
         limit: int = 10,
     ) -> list[Hit]:  # fmt: skip
+        whose = checked(org or ORG_DEFAULT, "the organisation")
+        if document is not None:
+            await self.status(checked(document, "the id"), whose)
         by_words_alone = not query.strip() or asked(query).quoted
         vector = None if by_words_alone else await self._vector(query)  # which may cost money
         return await self.store.search(
-            checked(org or ORG_DEFAULT, "the organisation"), query, vector, collection=collection, document=document,
-            limit=limit,
-        )  # fmt: skip
+            whose, query, vector, collection=collection, document=document, limit=limit
+        )
 
     async def _vector(self, query: str) -> tuple[str, bytes] | None:
         """The query as its embedder sees it; None while that cannot be asked: words are still found."""

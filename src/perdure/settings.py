@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -22,6 +23,7 @@ OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
 #: Settings that are secrets, and those that are addresses, which may have a password in them.
 SECRETS = ("embed_key", "summary_key", "vision_key", "rabbitmq_password", "secret_key")
 SECRETS_OF_OTHERS = ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+EMBEDDERS = ("auto", "wordllama", "hashing")
 ADDRESSES = ("store", "direct_url", "blobs", "embedder", "summary_url", "vision_url", "pushgateway_url")
 
 
@@ -36,6 +38,23 @@ def absolute_store(url: str) -> str:
 def absolute_place(place: str) -> str:
     """A directory, made absolute likewise; an address (`s3://…`, `file:///…`) as it is."""
     return place if "://" in place or not place else _absolute(place)
+
+
+def service_address(address: str | None) -> str | None:
+    """The address of a service. Raises: ValueError unless it is http:// or https:// and names a host."""
+    if address and not (address.startswith(("http://", "https://")) and urlsplit(address).hostname):
+        raise ValueError("must be a URL such as https://host/v1")
+    return address
+
+
+def embedder_named(kind: str) -> str:
+    """The name of an embedder or the address of a service. Raises: ValueError."""
+    if kind not in EMBEDDERS:
+        try:
+            service_address(kind or "-")
+        except ValueError:
+            raise ValueError(f"must be {', '.join(EMBEDDERS)} or a URL such as https://host/v1") from None
+    return kind
 
 
 def _absolute(path: str) -> str:
@@ -54,10 +73,15 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            wrong = (_wrong(str(e["loc"][0]), e["input"], e["msg"]) for e in error.errors())
+            wrong = (
+                _wrong(str(e["loc"][0]), e["input"], e["msg"].removeprefix("Value error, "))
+                for e in error.errors()
+            )
             raise SettingInvalid("; ".join(wrong)) from None
         for value in (*(getattr(self, name) for name in SECRETS), *map(os.environ.get, SECRETS_OF_OTHERS)):
             hide(value)
+        for key in (self.secret_key or "").split(","):
+            hide(key)
         for name in ADDRESSES:
             hide_password(getattr(self, name))
 
@@ -134,7 +158,7 @@ class Settings(BaseSettings):
     allow_loopback: bool = Field(
         default=False, description="Whether URLs may lead to this very machine; for trials and tests."
     )
-    embedder: str = Field(
+    embedder: Annotated[str, AfterValidator(embedder_named)] = Field(
         default="auto",
         description="What makes vectors: wordllama, hashing, the URL of an OpenAI-compatible service, or auto.",
     )
@@ -151,9 +175,8 @@ class Settings(BaseSettings):
         default="auto",
         description="Who searches vectors: this process (numpy), PostgreSQL (pgvector), or PostgreSQL where it can.",
     )
-    summary_url: str | None = Field(
+    summary_url: Annotated[str | None, AfterValidator(service_address)] = Field(
         default=None,
-        pattern=r"^https?://",
         description="The OpenAI-compatible service that summarises threads; without it summaries are extractive.",
     )
     summary_model: str = Field(default="gpt-4o-mini", description="The model that this service is asked for.")
@@ -176,7 +199,7 @@ class Settings(BaseSettings):
         default=True,
         description="Whether places, owners, serial numbers and comments in images are left out.",
     )
-    vision_url: str | None = Field(
+    vision_url: Annotated[str | None, AfterValidator(service_address)] = Field(
         default=None,
         description="An OpenAI-compatible service that describes images (https://…/v1); none: they stay degraded.",
     )

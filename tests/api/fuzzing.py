@@ -85,4 +85,5 @@ def _known(server: Server) -> str:
     words = {"id": [*ids, made["id"]], "name": ["default", "document", "nothing"], "stage": ["read"]}
     lines = [f"[dictionaries.{name}]\nvalues = {json.dumps(values)}" for name, values in words.items()]
     bound = [f'"path.{name}" = {{ dictionary = "{name}", probability = 0.5 }}' for name in words]
-    return "\n".join([*lines, "[parameters]", *bound, ""])
+    hooks = f"hooks = {json.dumps(str(Path(__file__).with_name('fuzz_hooks.py')))}"
+    return "\n".join([hooks, *lines, "[parameters]", *bound, ""])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.client import ApiError, AsyncClient, Client, NotEnded
+from perdure.client import ApiError, AsyncClient, Client, NotEnded, ServerUnreachable
+from perdure.errors import InputInvalid
 from tests.api.server import Server
+from tests.ports import free_ports
 
 
 def test_from_a_file_to_its_end(server: Server, tmp_path: Path) -> None:
@@ -56,6 +58,32 @@ def test_an_error_has_the_servers_code(server: Server) -> None:
     with Client(server.url, key="pk_wrong") as stranger, pytest.raises(ApiError) as refused:
         stranger.search("x")
     assert (refused.value.status, refused.value.code) == (401, "key_invalid")
+
+
+def test_what_fails_before_there_is_an_answer_has_a_code(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with Client(f"http://127.0.0.1:{port}", retries=0) as client:
+        for path in (tmp_path / "none", tmp_path):
+            with pytest.raises(InputInvalid) as missing:
+                client.add(path=path)
+            assert missing.value.code == "file_missing"
+        (tmp_path / "a.txt").write_text("a")
+        for ask in (lambda: client.get("x"), lambda: client.add(path=tmp_path / "a.txt")):
+            with pytest.raises(ServerUnreachable, match="check the address") as unreachable:
+                ask()
+            assert unreachable.value.code == "server_unreachable"
+
+
+def test_a_search_in_a_document_that_is_not_there_says_so(server: Server) -> None:
+    with Client(server.url, key=server.key("acme")) as client:
+        other = client.add(text="one two", pipeline="notes").id
+        assert client.search("one", document=other) == []
+        with pytest.raises(ApiError) as unknown:
+            client.search("one", document="nope")
+        assert (unknown.value.status, unknown.value.code) == (404, "document_unknown")
+    with Client(server.url, key=server.key("zeta")) as stranger, pytest.raises(ApiError) as foreign:
+        stranger.search("one", document=other)
+    assert foreign.value.code == "document_unknown"
 
 
 def test_awaited_it_has_the_same_verbs(server: Server) -> None:

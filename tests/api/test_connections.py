@@ -34,6 +34,13 @@ def quick(tmp_path: Path, **settings: Any) -> Iterator[Server]:
         yield running
 
 
+@contextmanager
+def keyed(tmp_path: Path, **settings: Any) -> Iterator[tuple[Server, str]]:
+    """With a key, made before a client has to hurry with its head."""
+    with quick(tmp_path, **settings) as server:
+        yield server, server.key("acme")
+
+
 def dialled(url: str) -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), 60)
@@ -48,6 +55,13 @@ def heard(client: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return said
+
+
+def _emptied(server: Server) -> None:
+    until_s = time.monotonic() + 60
+    while server.app.state.guard.open:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def test_who_sends_nothing_or_half_a_head_is_let_go(tmp_path: Path) -> None:
@@ -82,8 +96,7 @@ def test_a_body_that_nobody_waits_for_does_not_hold_its_connection(tmp_path: Pat
 
 
 def test_a_request_that_takes_longer_than_a_head_may_is_answered(tmp_path: Path) -> None:
-    with quick(tmp_path, upload_pause_s=30) as server, dialled(server.url) as client:
-        key = server.key("acme")
+    with keyed(tmp_path, upload_pause_s=30) as (server, key), dialled(server.url) as client:
         client.sendall(
             f"POST /v3/documents?pipeline=notes HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n"
             "Content-Type: text/plain\r\nContent-Length: 6\r\n\r\n".encode()
@@ -92,6 +105,19 @@ def test_a_request_that_takes_longer_than_a_head_may_is_answered(tmp_path: Path)
             time.sleep(0.2)
             client.sendall(letter)
         assert b" 201 " in client.recv(65536)
+
+
+@pytest.mark.parametrize("path", ["/v3/nothing", "/v3/events"], ids=["refused", "a stream"])
+def test_a_body_that_breaks_after_the_answer_began_ends_the_connection_and_is_no_fault_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with keyed(tmp_path) as (server, key), dialled(server.url) as client:
+        head = f"GET {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n"
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 ")
+        client.sendall(b"no length\r\n")
+        assert b"HTTP/1.1" not in heard(client)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_there_are_so_many_connections_of_one_address(tmp_path: Path) -> None:
@@ -112,22 +138,37 @@ def test_a_connection_whose_answer_nobody_takes_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "STALL_S", 0.5)
-    with quick(tmp_path) as server:
-        client, key = server.client("acme"), server.key("acme")
-        raw = {"Content-Type": "text/plain"}
-        made = client.post("/v3/documents?pipeline=notes", content=os.urandom(24 << 20), headers=raw).json()[
-            "id"
-        ]
-        client.close()
+    with keyed(tmp_path) as (server, key):
+        with server.client("acme") as client:
+            raw = {"Content-Type": "text/plain"}
+            sent = client.post("/v3/documents?pipeline=notes", content=os.urandom(24 << 20), headers=raw)
+        path = f"/v3/documents/{sent.json()['id']}/content"
         with dialled(server.url) as stalled:
-            stalled.sendall(
-                f"GET /v3/documents/{made}/content HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode()
-            )
+            stalled.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode())
             assert stalled.recv(1)
-            until_s = time.monotonic() + 60
-            while server.app.state.guard.open:
-                assert time.monotonic() < until_s
-                time.sleep(0.05)
+            _emptied(server)
+
+
+def test_a_closed_connection_whose_last_bytes_nobody_takes_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = connections.Guarded.connection_made
+
+    def narrow(self: connections.Guarded, transport: Any) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(self, transport)
+
+    monkeypatch.setattr(connections, "STALL_S", 0.5)
+    with keyed(tmp_path) as (server, key), server.client("acme") as client, socket.socket() as stalled:
+        raw = {"Content-Type": "text/plain", "Connection": "close"}
+        sent = client.post("/v3/documents?pipeline=notes", content=os.urandom(60_000), headers=raw)
+        monkeypatch.setattr(connections.Guarded, "connection_made", narrow)
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        path = f"/v3/documents/{sent.json()['id']}/content"
+        stalled.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode())
+        assert stalled.recv(1)
+        _emptied(server)
 
 
 def test_limits_stay_below_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,12 +208,7 @@ def test_the_log_does_not_grow_as_fast_as_somebody_connects() -> None:
         return seldom.filter(logging.LogRecord("asyncio", logging.ERROR, "", 1, text, None, None))
 
     full = "socket.accept() out of system resource\nsocket: <…>"
-    assert [passes(full), passes(full), passes("something else"), passes("something else")] == [
-        True,
-        False,
-        True,
-        True,
-    ]
+    assert [passes(text) for text in (full, full, "else", "else")] == [True, False, True, True]
     now[0] += connections.SELDOM_S
     assert passes(full)
 

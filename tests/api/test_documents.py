@@ -96,6 +96,46 @@ def test_many_are_taken_in_together_or_not_at_all(server: Server) -> None:
     assert len(client.get(DOCUMENTS, params={"limit": 1000}).json()["documents"]) == 100
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"text": "a", "url": "https://example.org/"},
+        {"text": "a", "pipeline": "nowhere"},
+        {"url": "http://127.0.0.1/x"},
+        {"file": "not base64!"},
+        {"text": "a", "type": "sandwich"},
+        {"text": "a", "priority": 1000},
+    ],
+)
+def test_of_many_the_wrong_one_is_named(server: Server, wrong: dict[str, Any]) -> None:
+    client = server.client("acme")
+    documents = [{"text": "one"}, {"text": "two"}, wrong, {"text": "three"}]
+
+    alone = client.post(DOCUMENTS, json=wrong).json()
+    answer = client.post(f"{DOCUMENTS}/bulk", json={"documents": documents})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, alone["code"])
+    assert answer.json()["detail"].startswith("body.documents.2"), answer.text
+    assert "documents" not in alone["detail"]
+
+
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [
+        ({"json": {}}, "nothing"),
+        ({"json": {"text": "a", "file": "YQ=="}}, "text and file"),
+        ({"files": {"file": b"a"}, "data": {"url": "https://example.org/"}}, "url and file"),
+    ],
+)
+def test_what_to_hand_in_is_said_in_words_that_a_request_has(
+    server: Server, how: dict[str, Any], got: str
+) -> None:
+    said = server.client("acme").post(DOCUMENTS, **how).json()
+    assert said["code"] == "input_invalid"
+    assert said["detail"] == f"hand in exactly one of url, text, json, file; got {got}"
+
+
 def test_lists_are_read_page_by_page_without_loss(server: Server) -> None:
     client = server.client("acme")
     for n in range(25):
@@ -109,6 +149,13 @@ def test_lists_are_read_page_by_page_without_loss(server: Server) -> None:
     assert len(seen) == len(set(seen)) == 25
     assert client.get(DOCUMENTS, params={"state": "pending"}).json()["documents"]
     assert client.get(DOCUMENTS, params={"state": "failed"}).json()["documents"] == []
+
+
+@pytest.mark.parametrize("path", [DOCUMENTS, "/v3/dead", "/v3/webhooks/deliveries"])
+@pytest.mark.parametrize("after", ["xyz", "zzz", "0", ""])
+def test_a_list_does_not_begin_anew_where_its_place_is_none(server: Server, path: str, after: str) -> None:
+    answer = server.client("acme").get(path, params={"after": after})
+    assert (answer.status_code, answer.json()["code"]) == (422, "cursor_invalid"), answer.text
 
 
 def test_requeue_and_cancel_say_what_came_of_it(server: Server) -> None:

@@ -128,9 +128,9 @@ def test_queues_dependencies_and_the_trail(server: Server) -> None:
     assert operator.get("/v3/queues").json()["queues"][0]["paused"]
     operator.post(f"/v3/queues/{name}/resume")
     assert operator.post("/v3/queues/nowhere/pause").json()["code"] == "queue_unknown"
-    assert (
-        operator.post("/v3/dependencies/openai/hold", json={"reason": "it is slow"}).json()["state"] == "down"
-    )
+    assert operator.post("/v3/dependencies/openai/release").json()["code"] == "dependency_unknown"
+    down = operator.post("/v3/dependencies/openai/hold", json={"reason": "it is slow"}).json()
+    assert (down["state"], "no stage is known to need openai" in down["warning"]) == ("down", True)
     (held,) = operator.get("/v3/dependencies").json()["dependencies"]
     assert (held["state"], held["reason"]) == ("down", "it is slow")
     operator.post("/v3/dependencies/openai/release")

@@ -80,6 +80,7 @@ def poured(client: socket.socket, piece: bytes) -> int:
             sent += len(piece)
     except OSError:
         pass
+    client.settimeout(90)
     return sent
 
 

@@ -117,7 +117,7 @@ def test_a_long_wait_is_the_documents_not_ours(policy: Policy, server: OpenAISer
 
 def test_a_hung_attempt_is_cut_off(server: OpenAIServer) -> None:
     server.script.append(Fault(hang=True))
-    policy = Policy("openai", backoff=FullJitter(0, 0), attempt_s=0.3, dependency=Dependency("openai"))
+    policy = Policy("openai", backoff=FullJitter(0, 0), attempt_s=1.5, dependency=Dependency("openai"))
 
     assert asyncio.run(ask_awaited(policy, server)) == "hello"
     assert len(server.requests) == 2

@@ -30,7 +30,7 @@ from perdure.core.outcome import (
     describe,
     outcome,
 )
-from perdure.errors import DependencyDown, Permanent, RetryLater, Transient, Unstorable
+from perdure.errors import DependencyDown, Permanent, RetryLater, SettingInvalid, Transient, Unstorable
 from tests.core.jobs import FIRST, LAST, after, claimed, dead, decide, later, raised, retry
 
 BIGINT_MAX = 2**63 - 1
@@ -39,6 +39,12 @@ BIGINT_MAX = 2**63 - 1
 @pytest.mark.parametrize("job", [FIRST, LAST, replace(LAST, suspect=True, crashes=1)])
 def test_finished_is_done(job: Job) -> None:
     assert decide(job, Finished()) == Done()
+
+
+@pytest.mark.parametrize("job", [FIRST, LAST])
+def test_an_invalid_setting_of_the_worker_is_not_charged_to_the_document(job: Job) -> None:
+    error = SettingInvalid("OPENAI_RETRY_MAX is 'x'")
+    assert decide(job, raised(error)) == Hold(str(error), describe("extract", error), aside=True)
 
 
 # --- charged ---------------------------------------------------------------------------------

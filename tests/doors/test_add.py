@@ -30,6 +30,24 @@ PAGE = (
 )
 
 
+def test_one_that_exists_and_is_dead_is_named_with_the_command_that_starts_it_again(tmp_path: Path) -> None:
+    for name, end in (("a.zip", 18), ("b.zip", 19)):
+        (tmp_path / name).write_bytes(b"PK\x05\x06" + bytes(end))
+    store = f"sqlite:///{tmp_path}/p.db"
+    ids = [
+        line.split()[1]
+        for line in succeeded("add", "a.zip", "b.zip", "--store", store, cwd=tmp_path).splitlines()
+    ]
+    with trial([documents, images, mails], store=store) as app:
+        assert drain(app).dead == 2
+
+    one = perdure("add", "a.zip", "a.zip", "--store", store, cwd=tmp_path)
+    both = perdure("add", "a.zip", "b.zip", "--store", store, cwd=tmp_path)
+
+    assert f"{ids[0]} exists and is dead; `perdure requeue {ids[0]}` starts it again" in one.stderr
+    assert "2 of them exist and are dead; `perdure dead groups` says why" in both.stderr
+
+
 def test_files_directories_and_urls_become_documents(tmp_path: Path) -> None:
     notes = tmp_path / "notes" / "deep"
     notes.mkdir(parents=True)
@@ -50,6 +68,23 @@ def test_files_directories_and_urls_become_documents(tmp_path: Path) -> None:
         app.cancel(said[2].split()[1])
         assert drain(app).done == 2
         assert app.output(said[0].split()[1], "extract").summary.title == "One"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_secrets_in_an_address_are_not_printed(tmp_path: Path, more: tuple[str, ...]) -> None:
+    address = "http://user:SECRET 'PW@127.0.0.1:8098/x?token=SECRET2"
+
+    ended = perdure("add", address, *more, "--store", f"sqlite:///{tmp_path}/p.db", cwd=tmp_path)
+
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 2
+    assert "user:***@127.0.0.1:8098/x?token=***" in said
+    assert "SECRET" not in said
+    assert "PW" not in said
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_shown() -> None:
+    assert [one.source for one in found(["https://example.com/@name/x"])] == ["https://example.com/@name/x"]
 
 
 def test_what_is_refused_keeps_no_other_from_being_added(tmp_path: Path) -> None:

@@ -108,6 +108,23 @@ def test_a_secret_that_is_a_part_of_another_leaves_nothing_of_it(monkeypatch: py
     assert redacted("letmein-please-now, letmein-please, letmein, short") == "***, ***, ***, short"
 
 
+def test_each_key_and_a_password_among_the_parameters_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_hidden", ())
+    Settings(store="postgresql:///db?user=me&password=open%20sesame", secret_key=f"{'a' * 32}, {'b' * 32}")
+    assert redacted(f"{'a' * 32} {'b' * 32} open sesame open%20sesame") == "*** *** *** ***"
+
+
+@pytest.mark.parametrize("word", ["perdure", "postgres"])
+def test_a_password_that_is_a_name_of_its_address_takes_no_words_out_of_messages(
+    monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr(errors, "_hidden", ())
+    address = f"postgresql://{word}:{word}@localhost/perdure"
+    Settings(store=address)
+    assert redacted("run `perdure migrate` on postgres") == "run `perdure migrate` on postgres"
+    assert redacted(f"cannot reach {address}") == f"cannot reach postgresql://{word}:***@localhost/perdure"
+
+
 def _variables(directory: Path) -> dict[str, Any]:
     """Every setting that may carry a secret has one, and nobody is at the addresses."""
     secret = {variable(name): f"{CANARY}-{name}-0123456789abcdef" for name in SECRETS}

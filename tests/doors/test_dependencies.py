@@ -10,7 +10,7 @@ from pathlib import Path
 from perdure import Document, Perdure, Pipeline
 from perdure.store.base import BREAKER
 from perdure.store.open import open_store
-from tests.doors.command import refused, succeeded
+from tests.doors.command import perdure, refused, succeeded
 
 parcels = Pipeline("parcels")
 
@@ -73,3 +73,15 @@ def test_hold_and_release_by_hand(store_url: str) -> None:
         assert succeeded("release", "scales", "--store", store_url) == "scales is released\n"
         assert app.status(id_).state == "queued"
     refused(2, "input_invalid", "hold", "", "--store", store_url)
+
+
+def test_a_name_that_nobody_knows_is_noticed(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[parcels]):
+        pass
+    said = refused(2, "dependency_unknown", "release", "scalse", "--store", store_url)
+    assert "scales" in said
+    held = perdure("hold", "scalse", "--store", store_url)
+    assert (held.returncode, held.stdout) == (0, "scalse is held\n")
+    assert "no stage is known to need scalse (known: scales)" in held.stderr
+    assert perdure("hold", "scales", "--store", store_url).stderr == ""
+    assert succeeded("release", "scalse", "--store", store_url) == "scalse is released\n"

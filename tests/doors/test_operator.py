@@ -30,7 +30,8 @@ def test_verbs_and_their_trail(store_url: str) -> None:
         assert succeeded("cancel", first, "--reason", "not wanted", *on) == "cancelled\n"
         twice = perdure("cancel", first, *on)
         assert (twice.returncode, twice.stdout) == (1, "")
-        assert twice.stderr == "perdure: refused: the document is cancelled\n"
+        assert twice.stderr == "perdure: refused: the document is cancelled [move_forbidden]\n"
+        refused(1, "document_unknown", "cancel", "nope", *on)
     told = json.loads(succeeded("acts", "--json", "--limit", "4", *on))
     assert [act["verb"] for act in told["acts"]] == ["cancel", "raise", "priority", "resume"]
     assert told["acts"][3]["who"] == "bob"

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from perdure import Perdure
-from tests.doors.command import COMMAND, environment, facts, refused
+from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 from tests.doors.slow import slow
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,22 @@ def test_an_unknown_log_level_is_answered_with_the_known_ones(tmp_path: Path) ->
     assert "WARNING" in refused(
         2, "log_level_invalid", "worker", "shop:app", cwd=tmp_path, PERDURE_LOG_LEVEL="loud"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [("PERDURE_EMBEDDER", "foo", "auto, wordllama, hashing"), ("OPENAI_RETRY_MAX", "x", "a whole number")],
+)
+def test_an_invalid_setting_of_a_stage_is_refused_before_documents_are_taken(
+    variable: str, value: str, allowed: str, tmp_path: Path
+) -> None:
+    on, wrong = ("--store", f"sqlite:///{tmp_path}/perdure.db"), cast("Any", {variable: value})
+    succeeded("add", "--text", "Whales sing.", *on)
+    for command in (("worker", *on), ("add", "--text", "Eels swim.", "--work", *on)):
+        said = refused(2, "setting_invalid", *command, **wrong)
+        assert f"{variable} is {value!r}" in said
+        assert allowed in said
+    assert facts(*on)["documents"]["queued"] == sum(facts(*on)["documents"].values()) == 1
 
 
 def test_it_works_until_sigterm_and_leaves_nothing_behind(store_url: str, tmp_path: Path) -> None:

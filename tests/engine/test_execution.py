@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from perdure import Document, Permanent, Pipeline
-from perdure.testing import drain, failing, trial
+from perdure import Context, Document, Permanent, Pipeline
+from perdure.testing import drain, failing, tick, trial
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt()], ids=repr)
@@ -113,16 +113,15 @@ def test_a_stage_whose_own_task_was_cancelled_fails_its_attempt(store_url: str) 
 def test_a_stage_that_hangs_is_given_up_after_its_timeout(store_url: str) -> None:
     pipeline = Pipeline("notes")
     go = threading.Event()
-    ran: list[int] = []
 
     @pipeline.stage(timeout=0.2, attempts=2)
-    def slow(doc: Document) -> str:
-        ran.append(1)
-        go.wait(20 if len(ran) == 1 else 0)
-        return "late" if len(ran) == 1 else "in time"
+    def slow(doc: Document, ctx: Context) -> str:
+        return "late" if ctx.attempt == 1 and go.wait(90) else "in time"
 
     with trial(pipeline, store=store_url) as app:
         id_ = app.add(text="a", pipeline=pipeline).id
+        assert tick(app) == 1
+        slow.timeout = 60
         drain(app)
         go.set()
         assert [(a.outcome, a.error_code) for a in app.attempts(id_)] == [

@@ -178,7 +178,8 @@ async def test_one_that_nobody_needs_goes(nursery: Nursery) -> None:
 async def test_one_that_died_at_rest_is_not_asked(nursery: Nursery) -> None:
     used = await run(nursery, pid)
     os.kill(int(used), 9)
-    await asyncio.sleep(0.3)
+    warm = await nursery._open()
+    await cells.until(lambda: all(cell.ended.done() for cell in warm.calls.values()))
     assert await run(nursery, pid) != used
 
 

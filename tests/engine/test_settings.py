@@ -7,6 +7,8 @@ import os
 import pytest
 
 from perdure import Document, Perdure, Pipeline
+from perdure.errors import SettingInvalid
+from perdure.pipelines import embed
 from perdure.pipelines.document import documents
 from perdure.pipelines.mail.pipeline import mails
 from perdure.settings import Settings, current
@@ -65,6 +67,36 @@ def test_documents_wait_for_the_service_that_their_app_names(store_url: str) -> 
             app.hold("openai", "maintenance")
             app.add(text="Whales sing.", pipeline=documents)
         assert (drain(far).held, drain(near).done) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("embedder", "foo", "must be auto, wordllama, hashing or a URL"),
+        ("embedder", "", "must be auto, wordllama, hashing or a URL"),
+        ("embedder", "https:///v1", "must be auto, wordllama, hashing or a URL"),
+        ("vision_url", "host.example/v1", "must be a URL"),
+        ("summary_url", "http://", "must be a URL"),
+    ],
+)
+def test_services_are_checked_when_settings_are_read(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(SettingInvalid, match=f"PERDURE_{name.upper()} is '{value}': {allowed}"):
+        Settings(**{name: value})
+
+
+def test_nothing_is_claimed_while_a_setting_that_stages_read_late_is_invalid(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Perdure(store_url, pipelines=[documents], settings=Settings(embedder="wordllama")) as app:
+        id_ = app.add(text="Whales sing.", pipeline=documents).id
+        monkeypatch.setenv("OPENAI_RETRY_MAX", "many")
+        with pytest.raises(SettingInvalid, match="OPENAI_RETRY_MAX is 'many'; it must be a whole number"):
+            app.run_until_idle()
+        monkeypatch.delenv("OPENAI_RETRY_MAX")
+        monkeypatch.setattr(embed, "find_spec", lambda _: None)
+        with pytest.raises(SettingInvalid, match="wordllama, which is not installed"):
+            app.run_until_idle()
+        assert (app.status(id_).state, app.attempts(id_)) == ("queued", [])
 
 
 @pytest.mark.parametrize("attempts", [1, 4])

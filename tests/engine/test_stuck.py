@@ -14,10 +14,12 @@ import pytest
 
 from perdure import Document, Permanent, Pipeline
 from perdure.core.events import DocumentDead, Events, StuckSwept
+from perdure.core.token import new_token
 from perdure.engine import stuck as module
 from perdure.engine.stuck import StuckRun, StuckSweep
 from perdure.engine.worker import Worker
 from perdure.store.base import Query, Steps
+from perdure.store.operations import Claim
 from perdure.store.records import RetryJob
 from perdure.testing import Trial, drain, failing, recording, tick, trial
 
@@ -242,6 +244,23 @@ def test_who_dies_of_his_last_attempt_is_counted_whoever_buries_him(store_url: s
         counts = told(app)
         assert (counts.max_retries_exceeded["messages"], counts.failed["messages"]) == (1, 2)
         assert (counts.max_retries_exceeded["archives"], counts.max_retries_exceeded["threads"]) == (1, 1)
+
+
+def test_a_sweep_tells_of_the_burials_that_are_counted(store_url: str) -> None:
+    """A document that was given back too often dies, with attempts left."""
+    with trial(books, store=store_url) as app:
+        id_ = app.add(text="a", pipeline=books, collection="threads").id
+        worker = app._call(app.service.store.register("worker", "w", ["documents"]))
+        (claimed,) = app._call(app.service.store.claim(Claim(worker, ("documents",), new_token(), 1)))
+        execute(app, "UPDATE job SET postpones = 1000, suspect = TRUE")
+        app.clock.advance(25 * 3600)
+
+        run = sweep(app)
+
+        assert (claimed.job.document_id, sum(run.stuck.values())) == (id_, 1)
+        assert app.status(id_).error_code == "postpones_exhausted"
+        assert sum(run.buried.values()) == told(app).max_retries_exceeded["threads"] == 0
+        assert sum(run.requeued.values()) == 0
 
 
 def test_starved_documents_have_a_count_of_their_own_and_keep_their_place(store_url: str) -> None:

@@ -133,7 +133,7 @@ def test_a_worker_that_beats_keeps_leases_that_ended_long_ago_for_a_while(store_
     with trial(books, store=store_url) as app:
         app.add(text="a", pipeline=books)
         claim(app, other_worker(app), 11)
-        app.sweeper.lives = lambda worker, within_s: True
+        app.sweeper.lives = lambda worker: True
         app.clock.advance(3_600)
 
         recovered = [app._call(app.sweeper.sweep(at_s)).recovered for at_s in (100.0, 119.0, 121.0)]

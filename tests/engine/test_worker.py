@@ -116,10 +116,11 @@ def test_awaited_code_has_the_same_verbs(store_url: str) -> None:
 
 def test_two_apps_in_one_process_share_the_work_and_never_a_document(store_url: str) -> None:
     pipeline = notes()
-    lock, ran = threading.Lock(), []
+    lock, ran, go = threading.Lock(), [], threading.Event()
 
     @pipeline.stage
     def count(doc: Document) -> None:
+        go.wait(90)
         with lock:
             ran.append(doc.text)
 
@@ -131,6 +132,8 @@ def test_two_apps_in_one_process_share_the_work_and_never_a_document(store_url: 
         threads = [threading.Thread(target=app.run_until_idle) for app in (one, two)]
         for thread in threads:
             thread.start()
+        until(lambda: sum(worker.running > 0 for worker in one._call(one.service.store.workers())) == 2)
+        go.set()
         for thread in threads:
             thread.join(90)
         assert sorted(ran, key=int) == [str(n) for n in range(60)]
@@ -199,11 +202,11 @@ def test_a_stopping_worker_lets_short_stages_finish_and_stops_before_the_next(st
 
 
 def test_leases_are_renewed_while_a_stage_takes_longer_than_one(store_url: str) -> None:
-    pipeline = Pipeline("slow", lease_s=1)
+    pipeline = Pipeline("slow", lease_s=2)
 
     @pipeline.stage
     def long(doc: Document, ctx: Context) -> int:
-        time.sleep(2.5)
+        time.sleep(5)
         return ctx.attempt
 
     with (

@@ -22,7 +22,7 @@ from tests.debian import install
 from tests.ports import free_ports
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def installed() -> Path:
@@ -60,7 +60,11 @@ class Rabbit:
 
     def __enter__(self) -> Rabbit:
         self._names = self._run("epmd")
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

@@ -244,7 +244,7 @@ def test_a_history_without_calls_says_so() -> None:
 async def remember(url: str, count: int, age_ms: int) -> None:
     store = open_store(url)
     await store.open()
-    now_ms = await store.now_ms()
+    minute_ms = (await store.now_ms() - age_ms) // MINUTE_MS * MINUTE_MS  # all calls within one minute
 
     def steps() -> Steps[None]:
         sql = (
@@ -252,7 +252,7 @@ async def remember(url: str, count: int, age_ms: int) -> None:
             f"VALUES ($1, $2, {'1' if url.startswith('sqlite') else 'true'}, $3, $4, 0)"
         )
         for n in range(count):
-            yield Query(sql, ("openai", 0, 100, now_ms - age_ms - n))
+            yield Query(sql, ("openai", 0, 100, minute_ms + n))
 
     await store.driver.write(steps)
     await store.close()

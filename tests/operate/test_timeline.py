@@ -115,6 +115,32 @@ def test_a_wait_is_not_blamed_on_a_service_that_it_did_not_need_yet(store_url: s
     assert waits[1][0].endswith("held for 5.0 min of it: ocr was down (cleaning)")
 
 
+def test_a_rerun_does_not_go_on_after_saves_of_earlier_generations_or_of_follow_up_jobs(
+    store_url: str,
+) -> None:
+    again, after = Pipeline("again"), Pipeline("after")
+
+    @after.stage
+    def link(doc: Document) -> int:
+        return 1
+
+    @again.stage
+    def extract(doc: Document, ctx: Context) -> Result[int]:
+        if ctx.generation == 2 and ctx.attempt == 1:
+            raise Transient("the line is busy")
+        return Result(1, spawn=[after.job(doc)])
+
+    with trial([again, after], store=store_url) as app:
+        id_ = app.add(text="x", pipeline=again).id
+        drain(app)
+        app.clock.advance(60)
+        app.requeue(id_, from_stage="extract")
+        drain(app)
+        told = [one.text for one in app.timeline(id_)]
+    assert any("attempt 2" in text and "goes on at extract" in text for text in told), told
+    assert not any("goes on after" in text for text in told), told
+
+
 def test_a_parent_waits_for_what_it_spawned(store_url: str) -> None:
     parent = Pipeline("parent")
 

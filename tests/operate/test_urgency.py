@@ -126,11 +126,13 @@ def test_all_is_well() -> None:
         ),
         (
             {"dependencies": [OCR]}, "warning",
-            "ocr has been down for 1.0 h (refused): 41 documents wait, it is probed by itself", "perdure dependencies",
+            "ocr has been down for 1.0 h (refused): 41 documents wait, it is probed by itself; "
+            "`perdure release ocr` lets them go now", "perdure dependencies",
         ),
         (
             {"dependencies": [{**OCR, "since_ms": NOW - 60_000, "held": 1}]}, "notice",
-            "ocr has been down for 1.0 min (refused): 1 document waits, it is probed by itself", "perdure dependencies",
+            "ocr has been down for 1.0 min (refused): 1 document waits, it is probed by itself; "
+            "`perdure release ocr` lets them go now", "perdure dependencies",
         ),
         (
             {"dependencies": [{**OCR, "held_by": "ann"}]}, "warning",

@@ -96,6 +96,10 @@ def test_running() -> None:
     )
     progressed = replace(RUNNING, progress_ms=NOW - 4_000)
     assert "for 4.0 s in worker 3" in said("running", job=progressed, worker=WORKER)
+    within = said("running", job=progressed, worker=WORKER, items=120)
+    assert within.startswith(
+        "It runs stage embed, claimed 4.2 min ago, in worker 3 (host:12), attempt 1 of 3: 120 items"
+    )
     lost = said("running", job=RUNNING, worker=WORKER, worker_gone=True)
     assert lost.endswith("but that worker is gone; another takes it back within seconds.")
     alone = said("running", job=RUNNING, worker=WORKER, worker_gone=True, serving=())
@@ -171,11 +175,20 @@ def test_no_worker_knows_its_pipeline() -> None:
     )
 
 
+def test_a_worker_with_an_invalid_setting_is_not_the_fault_of_the_document() -> None:
+    why = "OPENAI_RETRY_MAX is 'x'; it must be a whole number, 0 or more"
+    aside = replace(FAILED, outcome="hold", why=why, error_code="setting_invalid", charged=False)
+    job = replace(JOB, state="waiting", holds=2, run_at_ms=NOW + 4_000)
+    told = said("waiting", job=job, attempts=(aside,), run_at_ms=NOW + 4_000)
+    assert f"({why}); it is offered again in 4.0 s and no attempt was used: correct that setting" in told
+
+
 def test_held() -> None:
     job = replace(JOB, lane="openai")
     assert said("held", job=job, down=(OPENAI,)) == (
         "It has been held for 1.0 min because stage embed needs openai, which has been down for 13 min (connection "
-        "refused): 41 documents wait; the next probe is in 20 s and, if it succeeds, they go on by themselves."
+        "refused): 41 documents wait; the next probe is in 20 s and, if it succeeds, they go on by themselves; "
+        "`perdure release openai` lets them go now."
     )
     by_hand = replace(OPENAI, held_by="ann", reason="maintenance", held=1)
     assert said("held", job=job, down=(by_hand,)) == (

@@ -226,6 +226,8 @@ class Book:
             if repairs(job.key):
                 raise Violation("whole", f"{job.key} is to repair {key}, and falls back itself")
             self.degraded.add(key)
+            # the fallback stands in, so that nobody has to wait
+            self.ledger.asked.pop((job.id, job.token or 0), None)
             self.marked_now.append(("degraded", key[0], key[3]))
         elif repairs(job.key) and key in self.degraded:
             self._repaired(key)

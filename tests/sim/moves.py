@@ -149,7 +149,10 @@ class Moves:
         # one that was imported stands where it died, and begins anew because what it had saved is gone
         imported = new.document_id in self.book.leaving.ever
         renewed = new.stage == "proof" or self.book.touched.has("releases", new.document_id)
-        if back and not imported and not renewed:
+        # one that is requeued where it died gets what a fallback stood in for before
+        earlier = [(new.document_id, new.pipeline, new.stage, n) for n in range(1, new.generation)]
+        stood_in = not self.book.degraded.isdisjoint(earlier)
+        if back and not imported and not renewed and not stood_in:
             raise Violation("progress", f"{new.key} went back from {old.stage} to {new.stage}")
         if new.claims < old.claims:
             raise Violation("lease", f"{new.key}: claims fell from {old.claims} to {new.claims}")

@@ -130,6 +130,7 @@ ELSEWHERE = {
     "remote_finish": "played by a service, see `post`",
     "remote_fail": "played by a service, see `post`",
     "choose": "the first step of requeue_dead, export and purge",
+    "needed": "the first step of release",
     "sweeping": "what sweep does",
     "retaining": "retain, again and again",
     "key": "nothing that happens to documents depends on keys",

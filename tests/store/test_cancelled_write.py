@@ -15,6 +15,7 @@ from perdure import store
 from perdure.store.base import Query, Steps
 from perdure.store.blobs import TableBlobs
 from perdure.store.open import open_store
+from perdure.store.postgres_transaction import transaction
 
 ADD = "INSERT INTO tally (name, value) VALUES ($1, 1)"
 MOMENTS = 30  # turns of the event loop; a write takes fewer
@@ -95,3 +96,20 @@ async def test_a_blob_after_one_that_was_cancelled_is_there_when_it_answers(post
     finally:
         await ours.close()
         await other.close()
+
+
+@pytest.mark.parametrize(
+    "how", [KeyError("ours"), asyncio.CancelledError("ours")], ids=["failed", "cancelled"]
+)
+async def test_a_transaction_within_another_ends_with_its_own_error(
+    postgres_store_url: str, how: BaseException
+) -> None:
+    """Behind a pooler every blob is written so."""
+    connection = await asyncpg.connect(postgres_store_url)
+    try:
+        with pytest.raises(type(how), match="ours"):
+            async with transaction(connection), transaction(connection):
+                raise how
+        assert connection.is_closed() or not connection.is_in_transaction()
+    finally:
+        connection.terminate()

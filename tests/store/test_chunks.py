@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from perdure.core.chunk import Chunk, Completeness, Connection, chunk_id, revision
 from perdure.core.model import Job
@@ -298,3 +299,17 @@ async def test_two_jobs_of_one_document_that_write_chunks_at_once_leave_those_of
     stored = [c.text for c in await world.store.chunks(ORG, job.document_id)]
     assert len(stored) == 3
     assert len({text.rsplit(" ", 1)[0] for text in stored}) == 1, stored
+
+
+async def test_a_search_begins_again_while_its_hits_are_superseded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await indexed(world, "whale")
+    found, looks = world.store._found, iter(range(20))
+
+    async def late(*asked: Any) -> dict[int, Any]:
+        return await found(*asked) if next(looks) == 8 else {}
+
+    monkeypatch.setattr(world.store, "_found", late)
+
+    assert [hit.snippet for hit in await world.store.search(ORG, "whale")] == ["whale"]

@@ -19,7 +19,7 @@ class Watched:
     def __init__(self, world: World) -> None:
         self.world, self.monotonic_s = world, 1_000.0
         self.sweeper = Sweeper(world.store, Events(), server_young_s=0.0)
-        self.sweeper.lives = lambda worker, within_s: True
+        self.sweeper.lives = lambda worker: True
 
     async def taken(self, seconds: int, *held: Job) -> int:
         """How many jobs are taken back while this time passes; those in `held` are renewed every 10 s."""

@@ -226,32 +226,6 @@ async def test_documents_that_were_held_at_a_later_stage_get_new_turns(world: Wo
     assert abs((await served(world, 20))["small"] - 10) <= 1
 
 
-async def test_a_ramp_leaves_the_others_their_turns(world: World) -> None:
-    await outage(world)
-    await pile(world, "held", 300, lane="ocr")
-    await pile(world, "busy", 300)
-    await served(world, 100)
-    await world.store.probed("ocr", True)
-    for _ in range(7):  # up to 64 a second
-        world.clock.turn(1_000)
-        await world.store.lend()
-
-    shares = await served(world, 60)
-
-    assert shares["busy"] == shares["held"] == 30
-
-
-async def test_what_was_lent_and_not_claimed_keeps_its_place_before_what_was_not(world: World) -> None:
-    await outage(world)
-    ids = await world.add(*(document(f"n{n}", lane="ocr") for n in range(3)))
-    world.clock.turn(10_000)
-    assert await world.store.lend() == 1
-
-    await world.store.release("ocr")
-
-    assert [c.job.document_id for _ in ids for c in await world.claim()] == ids
-
-
 async def test_documents_that_waited_for_room_do_not_turn_the_time_back(world: World) -> None:
     await world.store.limit("host", 1, None)
     await pile(world, "slow", 5, limit_key="host")

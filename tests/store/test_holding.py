@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import Any
 
+from perdure.store import holding
 from perdure.store.base import BREAKER
 from perdure.store.operations import Cancel, NewJob, Promote, Requeue, Settle
 from perdure.store.sql_store import SqlStore
@@ -120,6 +122,19 @@ async def test_an_operators_hold_is_never_probed(world: World) -> None:
     assert await passes(world, 3_600_000) == 0
     await world.store.probed("ocr", True)
     assert await passes(world, 3_600_000) == 0
+    assert await claimed(world) == []
+
+
+async def test_a_sweep_that_saw_the_breakers_hold_lends_nothing_once_an_operator_holds(world: World) -> None:
+    """The operator came between its look and its loan."""
+    await away(world)
+    await world.add(document("a", lane="ocr"))
+    world.clock.turn(3_600_000)
+    await world.store.hold("ocr", "maintenance", "ann")
+
+    loan = partial(holding.lend, world.store.sql, world.clock.now_ms(), name="ocr")
+
+    assert await world.store._count(loan) == (0, False)
     assert await claimed(world) == []
 
 

@@ -198,6 +198,17 @@ async def test_what_is_held_or_paused_takes_no_room(world: World) -> None:
     assert await world.claim(9, queues=[QUEUE, "films"]) == []  # back under the limit, not above it
 
 
+async def test_what_was_let_in_before_its_queue_was_paused_takes_no_room(world: World) -> None:
+    await world.store.declare([QUEUE, "films"], [])
+    await world.store.limit(KEY, 2, None)
+    await world.add(*(document(f"film{n}", limit_key=KEY, queue="films") for n in range(2)))
+    await world.store.pause("films", True)
+    await world.add(document("free", limit_key=KEY))
+    await world.store.refill()
+
+    assert [c.document.name for c in await world.claim(9, queues=[QUEUE, "films"])] == ["free"]
+
+
 async def test_a_crowd_that_is_held_does_not_keep_the_others_of_its_key_out(world: World) -> None:
     await world.store.declare([QUEUE], ["ocr"])
     await world.store.limit(KEY, 2, None)

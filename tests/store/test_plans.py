@@ -140,7 +140,7 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
         "held, parked": Query(sql.HELD_PARKED, (9, QUEUE, "p", "ocr", 10)),
         "lend": Query(sql.LEND, ("ocr",), [("o1", 5, 1.0)]),
         "unlend": Query(sql.UNLEND, rows=[("o1", 5)]),
-        "recall": Query(sql.RECALL, ("ocr",)),
+        "recall": Query(sql.RECALL, ("ocr", False)),
         "lost claim": Query(sql.CLAIMED_AGAIN, (1, 7)),
     }
 
@@ -149,7 +149,9 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     for name, plan in plans.items():
         # a walk through the running ones is meant: there are never more than workers have slots
         scans = [
-            step for step in plan if "Seq Scan on job" in step or step.startswith(("SCAN job", "SCAN j"))
+            step
+            for step in plan
+            if "Seq Scan on job" in step or step.startswith(("SCAN job", "SCAN j", "SCAN h"))
         ]
         assert [step for step in scans if "job_running" not in step] == [], (name, plan)
     # only the first ones of each flow are sorted

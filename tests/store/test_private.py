@@ -235,3 +235,13 @@ async def test_the_holder_of_sqlites_own_lock_is_named(
             await store.driver.write(sqlite._nothing)
     finally:
         await store.close()
+
+
+def test_a_link_to_a_file_that_is_not_there_creates_it(tmp_path: Path) -> None:
+    link, target = tmp_path / "link", tmp_path / "target"
+    link.symlink_to(target)
+    code = (
+        f"import os; from perdure.store.private import open_private as o; o({str(link)!r}, os.O_CREAT, 0o660)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o660

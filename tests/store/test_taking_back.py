@@ -10,7 +10,7 @@ from perdure.core.events import Events
 from perdure.core.model import Job
 from perdure.core.outcome import Later
 from perdure.engine import keeper as keeper_module
-from perdure.engine.keeper import APART_S, Keeper
+from perdure.engine.keeper import APART_S, BEAT_S_MAX, Keeper
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import SERVER_YOUNG_S, Sweeper
 from perdure.store.operations import Beat, Settle
@@ -108,6 +108,22 @@ async def test_no_worker_is_dead_while_the_server_is_young(
     assert await watch.look(0) == [job]
 
     assert await watch.look(APART_S) == [job]
+
+
+async def test_a_jump_takes_no_short_lease_of_a_worker_that_beats_rarely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had nothing in hand, so its last beat is older than a short lease, and the next one is not due yet."""
+    watch = Watch(world, monkeypatch)
+    await watch.look(0)
+    await world.add(document(lease_ms=6_000))
+    job = await world.take()
+    assert await watch.look(BEAT_S_MAX - 0.5) == [job]
+
+    world.clock.turn(60_000)
+    await watch.keeper._sweep()
+
+    assert await watch.look(0) == [job]
 
 
 async def test_a_job_is_given_up_after_two_thirds_of_a_lease_that_was_not_renewed(

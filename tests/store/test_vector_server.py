@@ -204,6 +204,33 @@ async def test_what_was_there_before_is_filled_in(
     await seeing.close()
 
 
+async def test_filling_waits_for_no_writer(postgres_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that holds a later chunk and wants an earlier one gets it; what it held is filled in afterwards."""
+    world = postgres_world
+    await indexed(world, *(f"t{n}" for n in range(6)), vectors=[vector(1, n) for n in range(6)])
+    monkeypatch.setattr(pgvector, "FILL_S", 0.0)
+    writer = await asyncpg.connect(world.url)
+    try:
+        async with asyncio.timeout(90), writer.transaction():
+            nums = [row[0] for row in await writer.fetch("SELECT num FROM chunk ORDER BY num")]
+            lock = "SELECT num FROM chunk WHERE num = $1 FOR UPDATE"
+            await writer.execute(lock, nums[-1])
+            seeing = await opened(world.url)
+            while not await world.query(
+                "SELECT 1 FROM chunk_vector UNION ALL SELECT 1 FROM pg_locks WHERE NOT granted"
+            ):
+                await asyncio.sleep(0.01)
+            await writer.execute(lock, nums[0])
+            assert not server(seeing).whole
+        await asyncio.wait_for(server(seeing).filled(), 90)
+    finally:
+        await writer.close()
+
+    assert server(seeing).whole
+    await agree(world)
+    await seeing.close()
+
+
 async def test_filling_goes_on_where_it_was_left(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

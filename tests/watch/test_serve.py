@@ -57,10 +57,8 @@ def test_a_port_that_is_taken_is_asked_for_again(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(serve, "AGAIN_S", 0.05)
 
     async def act() -> bytes:
-        taken = socket.socket()
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+        (port,) = free_ports(1)
+        taken = socket.create_server(("127.0.0.1", port))
         async with opened(tmp_path) as app:
             serving = asyncio.create_task(MetricsServer(app.measure(), "127.0.0.1", port).run())
             await asyncio.sleep(0.2)
@@ -77,7 +75,7 @@ def test_a_port_that_is_taken_is_asked_for_again(tmp_path: Path, monkeypatch: py
 def test_callers_that_misbehave_keep_nobody_else_from_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(serve, "PATIENCE_S", 5.0)
     (port,) = free_ports(1)
 
     async def act() -> None:

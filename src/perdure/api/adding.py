@@ -17,6 +17,8 @@ from perdure.api.problems import Refused
 from perdure.api.receiving import Limits, body_size, json_object, received
 from perdure.api.shared import PROBLEMS, OnceKey, Service, problems
 from perdure.api.views import Asked, Bulk, NewDocument, Taken, TakenAll
+from perdure.engine.intake import naming
+from perdure.errors import InputInvalid
 from perdure.service import AddOptions
 from perdure.store.operations import Added, Once
 
@@ -49,6 +51,7 @@ BODY = {
         },
     }
 }
+LISTED = "body.documents"  # as errors of the framework name it
 KNOWN = {"model": Taken, "description": "It is there already; `answer` says what came of it."}
 UPLOAD_PROBLEMS = problems({408: "The body came too slowly.", 507: "The server's disk is full."})
 
@@ -88,12 +91,11 @@ async def create_many(
     async with json_object(request, request.app.state.limits, caller.org) as found:
         size = body_size(request)
         bulk = await aside(size, validated, Bulk, found)
-        entries = await aside(
-            size, lambda: [(new.pipeline, _options(new, Received())) for new in bulk.documents]
-        )
+        entries = await aside(size, _entries, bulk)
         once = await aside(size, _once, caller, idempotency_key, entries, "")
         own: list[tuple[Any, AddOptions]] = [(p, {**entry, "org": caller.org}) for p, entry in entries]
-        return TakenAll(documents=[_taken(one) for one in await service.add_once(own, once)])
+        added = await service.add_once(own, once, LISTED)
+        return TakenAll(documents=[_taken(one) for one in added])
 
 
 # --- what came in ----------------------------------------------------------------------------
@@ -102,6 +104,15 @@ async def create_many(
 def _entry(body: Received, asked: Asked) -> AddOptions:
     """A raw body: the query says how to treat it."""
     return _treated(asked, {"path": body.path} if body.path else {}, body)
+
+
+def _entries(bulk: Bulk) -> list[tuple[str, AddOptions]]:
+    """What each of many is; an error names the entry."""
+    found = []
+    for number, new in enumerate(bulk.documents):
+        with naming(f"{LISTED}.{number}"):
+            found.append((new.pipeline, _options(new, Received())))
+    return found
 
 
 def _of_form(fields: dict[str, Any], values_max: int) -> dict[str, Any]:
@@ -117,6 +128,11 @@ def _of_form(fields: dict[str, Any], values_max: int) -> dict[str, Any]:
 
 
 def _options(new: NewDocument, body: Received) -> AddOptions:
+    words = {"url": new.url, "text": new.text, "json": new.data, "file": new.file or body.path}
+    named = [word for word, value in words.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(named) or "nothing"
+        raise InputInvalid(f"hand in exactly one of {', '.join(words)}; got {got}")
     given: AddOptions = {}
     if new.url is not None:
         given["url"] = new.url

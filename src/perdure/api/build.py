@@ -36,8 +36,9 @@ ABOUT = """Hand in a URL, a text or a file; what is answered with an id is durab
 stable `code`. Lists are read on with `after`. A key belongs to an organisation, and what is another's is not there."""
 
 
-def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
-    """The HTTP API over the app, which is started and closed with it. `open_`: no key is needed (on loopback)."""
+def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) -> FastAPI:
+    """The HTTP API over the app, which is started (unless it is `started`) and closed with it. `open_`: no key is
+    needed (on loopback)."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -45,7 +46,8 @@ def build(service: AsyncPerdure, *, open_: bool = False) -> FastAPI:
         app.state.auditing, app.state.places = asyncio.Lock(), Places()
         if limits.spool is not None:
             await asyncio.to_thread(rooms.clear_out, limits.spool)
-        await service.start()
+        if not started:
+            await service.start()
         service.measure()
         try:
             yield

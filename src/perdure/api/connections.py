@@ -108,6 +108,7 @@ class Guarded(H11Protocol):
             return
         self._whose = whose
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # or the last bytes, which nobody takes, would not be watched
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -123,6 +124,13 @@ class Guarded(H11Protocol):
             return
         super().data_received(data)
         self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong, unless an answer is under way or was given: then only close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def _watch_head(self) -> None:
         """Start the clock when bytes come while no request is being answered; more bytes do not reset it."""

@@ -11,6 +11,7 @@ from perdure.api.caller import Operator
 from perdure.api.overview import Acts, ActView, Changed, Dependencies, Overview, Queues, Workers
 from perdure.api.shared import PROBLEMS, Bounded, Service
 from perdure.api.views import Act
+from perdure.operate.acts import not_needed
 
 router = APIRouter(prefix="/v3", tags=["operators"], responses=PROBLEMS, route_class=Bounded)
 Name = Annotated[str, Path(max_length=200, description="As it is called in the list.")]
@@ -51,8 +52,9 @@ async def dependencies(service: Service, caller: Operator) -> Dependencies:
 @router.post("/dependencies/{name}/hold", response_model=Changed)
 async def hold(service: Service, caller: Operator, name: Name, act: Act | None = None) -> Changed:
     """Documents that need it wait until somebody releases it."""
+    known = await service.needed()
     await service.hold(name, (act or Act()).reason or "held by hand", who=caller.who)
-    return Changed(name=name, state="down")
+    return Changed(name=name, state="down", warning=not_needed(name, known))
 
 
 @router.post("/dependencies/{name}/release", response_model=Changed)

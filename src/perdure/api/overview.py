@@ -24,6 +24,7 @@ class Changed(BaseModel):
 
     name: str = Field(examples=["documents"])
     state: Literal["paused", "running", "down", "up"]
+    warning: str | None = Field(default=None, description="Why the name may be a typo.")
 
 
 class QueueView(BaseModel):

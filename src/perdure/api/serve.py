@@ -7,12 +7,16 @@ touch the server. One that ends unasked is started again, ever more slowly.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any
 
 import uvicorn
@@ -22,15 +26,18 @@ from perdure.api.build import build
 from perdure.api.caller import is_loopback
 from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
-from perdure.errors import SettingInvalid
+from perdure.engine.child_process import WAIT_S
+from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
 
+log = logging.getLogger("perdure.api")
 HEAD_BYTES_MAX = 65_536
 BACKLOG = 128  # connections that are accepted before the first is looked at: a burst needs descriptors, too
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
+TICK_S = 0.1  # between looks for a signal while the store is waited for
 BEHIND = 5  # levels of niceness that a worker stands behind its server
 
 
@@ -58,6 +65,13 @@ def check(serving: Serving) -> None:
 class Server(uvicorn.Server):
     """Tells streams that it stops, which would never end by themselves, before it waits for what is under way."""
 
+    ready: Callable[[int], None] | None = None  # called with the port once it listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.ready is not None and sockets:
+            self.ready(sockets[0].getsockname()[1])
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping: asyncio.Event | None = getattr(self.config.app.state, "stopping", None)  # type: ignore[union-attr]
         if stopping is not None:
@@ -75,27 +89,85 @@ def configured(app: FastAPI, **more: Any) -> uvicorn.Config:
     return config
 
 
-async def serve(service: AsyncPerdure, serving: Serving) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit status."""
+async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], None] | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit status. `ready` is called with the port once the server listens.
+
+    A store that cannot be reached is waited for. Raises: SettingInvalid if the address cannot be listened on,
+    StoreError if the store cannot be used.
+    """
     check(serving)
     configure(service.settings.log_level)
     log_events(service.events)
     raise_descriptors()
-    app = build(service, open_=serving.open_)
-    server = Server(configured(app, host=serving.host, port=serving.port, timeout_graceful_shutdown=10))
+    sockets = await _bound(serving.host, serving.port)
+    app = build(service, open_=serving.open_, started=True)
+    server = Server(configured(app, timeout_graceful_shutdown=10))
+    server.ready = ready
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
     ):  # which it raises again once it has stopped: the workers come first
         signal.signal(number, server.handle_exit)
+    if not await _started(service, server):
+        return 0
     workers = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
     try:
-        await server.serve()
+        await server.serve(sockets)
+    except OSError as error:
+        if server.started:
+            raise
+        raise _unusable(
+            serving.host, serving.port, error
+        ) from None  # another one bound it, too, and was first
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return 0 if server.started else 1
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Bind the port, without listening yet. Raises: SettingInvalid."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    except OSError as error:
+        raise _unusable(host, port, error) from None
+    try:
+        return [one.dup() for one in found.sockets]
+    finally:
+        found.close()
+
+
+def _unusable(host: str, port: int, error: OSError) -> SettingInvalid:
+    if error.errno == errno.EADDRINUSE:
+        message = (
+            f"port {port} of {host} is in use; choose another with --port, or stop the program that uses it"
+        )
+        return SettingInvalid(message, code="port_taken")
+    message = f"cannot listen on port {port} of {host}: {error.strerror}; check --host and --port"
+    return SettingInvalid(message, code="address_unusable")
+
+
+async def _started(service: AsyncPerdure, server: Server) -> bool:
+    """Start the app, and wait for its store while that cannot be reached; False if a signal ended the wait."""
+    starting = asyncio.create_task(_start(service))
+    while not server.should_exit:  # signals set it, and wake nobody
+        if (await asyncio.wait({starting}, timeout=TICK_S))[0]:
+            starting.result()
+            return True
+    starting.cancel()
+    await asyncio.wait({starting})
+    return False
+
+
+async def _start(service: AsyncPerdure) -> None:
+    for pause_s in chain(WAIT_S, repeat(WAIT_S[-1])):
+        try:
+            return await service.start()
+        except (StoreUnavailable, StoreBusy) as error:
+            log.warning("waiting for the store: %s", error)
+            await asyncio.sleep(pause_s)
 
 
 async def _worker(serving: Serving, number: int) -> None:

@@ -13,6 +13,7 @@ from functools import cache
 
 from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
+from perdure.core.services import CHECKS
 from perdure.errors import SettingInvalid
 
 _ATTEMPT_S = {"openai": 600.0}
@@ -43,6 +44,15 @@ def storage_download() -> Policy:
 
 
 PRESETS = {preset.__name__: preset for preset in (openai, google_vision, storage_upload, storage_download)}
+
+
+def check() -> None:
+    """Raises: SettingInvalid if a number of a preset in the environment cannot be used."""
+    for preset in PRESETS.values():
+        preset.__wrapped__()
+
+
+CHECKS.append(check)
 
 
 def _preset(name: str, prefix: str, retries: int, base_ms: int, cap_ms: int) -> Policy:

@@ -36,6 +36,7 @@ from perdure.service import AddOptions, AsyncPerdure
 
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 HEAD_START_S = 0.001  # of a batch, so that the store writes it while the next one is read
+LOOK_MAX = 1_000  # documents that are asked for at a time
 LINE_S = 5.0  # between lines of progress where there is no terminal
 
 
@@ -77,11 +78,13 @@ class Answers:
     def __init__(self, as_json: bool = False) -> None:
         self.counts: Counter[str] = Counter()
         self.ids: list[str] = []
+        self.existing: list[str] = []
         self._json = as_json
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         self.counts.update(one.answer for one in outcomes)
         self.ids += [one.id for one in outcomes if one.id]
+        self.existing += [one.id for one in outcomes if one.answer == "exists"]
         for one in outcomes:
             if self._json:
                 print(json.dumps({**asdict(one), "source": shown(one.source)}))
@@ -257,6 +260,8 @@ class Lines:
 def run(app: AsyncPerdure, asked: Asked) -> int:
     """The whole command; its exit status."""
     answers = Answers(asked.as_json)
+    if asked.work:
+        app.check_settings()
     try:
         with rooms.open_room() as directory:
             given = things(app, asked, directory)
@@ -269,6 +274,20 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         say("perdure: stopped, because nobody reads the answers", file=sys.stderr)
         return STOPPED
+
+
+async def _tell_dead(app: AsyncPerdure, org: str, existing: Sequence[str]) -> None:
+    """Name the command for documents that exist and are dead: adding them again does not start them."""
+    dead: list[str] = []
+    for n in range(0, len(existing), LOOK_MAX):
+        found = await app.store.statuses(org, existing[n : n + LOOK_MAX])
+        dead += [status.id for status in found if status.state == "dead"]
+    if len(dead) == 1:
+        told = f"{dead[0]} exists and is dead; `perdure requeue {dead[0]}` starts it again, `perdure why` says more"
+        say(f"perdure: {told}", file=sys.stderr)
+    elif dead:
+        told = f"{len(dead):,} of them exist and are dead; `perdure dead groups` says why and what to do"
+        say(f"perdure: {told}", file=sys.stderr)
 
 
 async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers: Answers) -> int:
@@ -284,6 +303,7 @@ async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers:
                     say(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
             if stopped:
                 return STOPPED
+            await _tell_dead(app, asked.options["org"], list(dict.fromkeys(answers.existing)))
             if not (asked.watch or asked.work) or not answers.ids:
                 return answers.status
             from perdure.cli.watch import follow

@@ -92,6 +92,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "traces": app.settings.traces,
     }  # fmt: skip
     unshare(control)
+    app.check_settings()
     await _start(app)
     await loop.sock_sendall(control, json.dumps(hello).encode() + b"\n")
     answer = b""

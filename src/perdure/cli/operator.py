@@ -228,7 +228,8 @@ def _act(
 def _answer(answer: str, more: str = "") -> None:
     """Print it; one that refuses is a failure."""
     if answer.startswith("refused"):
-        say(f"perdure: {answer}", file=sys.stderr)
+        code = "document_unknown" if "no such document" in answer else "move_forbidden"
+        say(f"perdure: {answer} [{code}]", file=sys.stderr)
         raise typer.Exit(1)
     say(f"{answer}{more}")
 
@@ -238,8 +239,13 @@ def _to_dependency(
 ) -> str:
     """Do something to a dependency; what to tell."""
 
+    from perdure.operate.acts import not_needed
+
     async def run(app: AsyncPerdure) -> int:
+        known = await app.needed()
         await act(app)
+        if (warning := not_needed(name, known)) is not None:
+            say(f"perdure: {warning}", file=sys.stderr)
         return next((d.held for d in await app.dependencies() if d.name == name), 0)
 
     held = _act(address, run)

@@ -11,6 +11,7 @@ from rich.text import Text
 from perdure.cli.drawing import console
 from perdure.cli.opened import opened
 from perdure.cli.saying import say, visible
+from perdure.core.model import ORG_DEFAULT
 from perdure.operate.words import count
 from perdure.service import AsyncPerdure
 
@@ -22,9 +23,22 @@ def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
         hits = [asdict(hit) for hit in await app.search(query, **options)]
         if not hits and (left := (await app.store.tally()).documents.get("open", 0)):
             say(f"perdure: {count(left, 'document')} not done yet; perdure status", file=sys.stderr)
+        if not hits:
+            await _hint(app, options.get("org") or ORG_DEFAULT)
         return hits
 
     return opened(store, run)
+
+
+async def _hint(app: AsyncPerdure, org: str) -> None:
+    """Name other organisations if this one has no documents at all."""
+    if await app.documents(org=org, limit=1):
+        return
+    if others := sorted({one.org for one in await app.documents(limit=100)}):
+        say(
+            f"perdure: organisation {org} has no documents; others have: --org {' or --org '.join(others[:3])}",
+            file=sys.stderr,
+        )
 
 
 def show_hits(hits: list[dict[str, Any]]) -> None:

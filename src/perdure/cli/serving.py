@@ -45,8 +45,12 @@ def serve(
     service = load_app(target).service
     if store is not None:
         service.use(store)
-    say(f"perdure: serving {shown(service.url)} on http://{host}:{port}, docs at /docs", file=sys.stderr)
-    raise typer.Exit(asyncio.run(run(service, serving)))
+
+    def ready(bound: int) -> None:
+        at = f"[{host}]" if ":" in host else host
+        say(f"perdure: serving {shown(service.url)} on http://{at}:{bound}, docs at /docs", file=sys.stderr)
+
+    raise typer.Exit(asyncio.run(run(service, serving, ready)))
 
 
 @keys.command("add")

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from perdure.cli.saying import say
 from perdure.core.frozen import frozen
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, address_shown, redacted
 from perdure.pipelines.mail.packing import pack
 from perdure.service import AddOptions, AsyncPerdure
 
@@ -54,7 +54,7 @@ def found(given: Sequence[str], own: frozenset[str] = frozenset()) -> Iterator[F
     """
     for one in given:
         if "://" in one:
-            yield Found(shown(one), {"url": one})
+            yield Found(shown(_without_secrets(one)), {"url": one})
         elif os.path.isdir(one):
             files = _walk(os.path.normpath(one), own)
             if (first := next(files, None)) is None:
@@ -190,6 +190,12 @@ def _file(path: str) -> Found:
     if not status.st_size and _is_empty(path):
         return refused(source, "is empty", "document_empty")
     return Found(source, {"path": path, "name": valid(os.path.basename(path))}, status.st_size)
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL as it may be printed; an @ of its path (`https://example.com/@name`) is not a user's."""
+    host = url.partition("://")[2].partition("/")[0]
+    return address_shown(url) if "@" in host else redacted(url)
 
 
 def _is_empty(path: str) -> bool:

@@ -61,7 +61,7 @@ def list_(org: OrgOption = "default", store: StoreOption = None, json: JsonOptio
                 print(jsonlib.dumps({"id": one.id, "url": one.url, "events": one.events, **n}))
             else:
                 say(f"{one.id}  {one.url}  {n['waiting']} waiting, {n['sent']} sent, {n['dead']} dead")
-        if not found and not json:
+        if not found and not await _hinted(app, org) and not json:
             say("perdure: there is none; `perdure webhook add URL` makes one", file=sys.stderr)
 
     opened(store, act)
@@ -100,7 +100,10 @@ def deliveries(
     from perdure.cli.words import clock
 
     async def act(app: AsyncPerdure) -> None:
-        for one in await app.deliveries(org=org, webhook=webhook, state=state, limit=limit):
+        found = await app.deliveries(org=org, webhook=webhook, state=state, limit=limit)
+        if not found:
+            await _hinted(app, org)
+        for one in found:
             if json:
                 print(jsonlib.dumps(asdict(one)))
                 continue
@@ -127,6 +130,8 @@ def retry(
 
     async def act(app: AsyncPerdure) -> None:
         number = await app.retry_deliveries(id_, org=org, who=who)
+        if not number:
+            await _hinted(app, org)
         if not number and id_ is not None:
             message = (
                 f"there is no dead delivery {id_} here; `perdure webhook deliveries --state dead` lists them"
@@ -135,3 +140,13 @@ def retry(
         say(f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again")
 
     opened(store, act)
+
+
+async def _hinted(app: AsyncPerdure, org: str) -> bool:
+    """Say which organisations have webhooks if this one has none; whether there was something to say."""
+    having = {one.org for one in await app.webhooks()}
+    if not having or org in having:
+        return False
+    others = " or --org ".join(sorted(having)[:3])
+    say(f"perdure: organisation {org} has no webhooks; others have: --org {others}", file=sys.stderr)
+    return True

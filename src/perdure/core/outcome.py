@@ -25,6 +25,7 @@ from perdure.errors import (
     RateLimited,
     Rescheduled,
     RetryLater,
+    SettingInvalid,
     StoreBusy,
     StoreUnavailable,
     Transient,
@@ -323,6 +324,8 @@ def _raised(
             return Hold(str(error), failure, job.suspect)
         case DependencyDown():
             return _dependency_doubtful(job, failure, rand)
+        case SettingInvalid():  # the worker's fault: another one, or this one set right, can run it
+            return Hold(str(error), failure, job.suspect, aside=True)
         case StoreBusy() | StoreUnavailable():
             delay_ms = hold_delay_ms(job.postpones)
             return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))

@@ -1,4 +1,4 @@
-"""Services that must be named by the settings before anybody can ask them."""
+"""What a worker asks about its settings before it claims: which services they name, and whether they are valid."""
 
 from __future__ import annotations
 
@@ -9,3 +9,6 @@ CONFIGURATION = "configuration"
 
 #: Whether the settings of this process name it, by the name that stages have in `needs`.
 CONFIGURED: dict[str, Callable[[], bool]] = {}
+
+#: Checks of settings that stages read late; each raises SettingInvalid. A worker runs all of them before it claims.
+CHECKS: list[Callable[[], object]] = []

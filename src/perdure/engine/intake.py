@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import MAXYEAR, datetime
 from pathlib import Path
@@ -20,7 +22,7 @@ from perdure.core.frozen import frozen
 from perdure.core.model import ORG_DEFAULT, Policy
 from perdure.engine.document import Document
 from perdure.engine.pipeline import Pipeline
-from perdure.errors import InputInvalid, InputTooLarge
+from perdure.errors import InputInvalid, InputTooLarge, UsageError
 from perdure.store.blobs import Blobs
 from perdure.store.operations import NewDocument, NewJob
 from perdure.store.records import DocumentRecord
@@ -95,6 +97,17 @@ async def receive(
         inline=inline, blob=blob, meta=meta, dedupe=dedupe,
     )  # fmt: skip
     return with_limit(document, pipeline)
+
+
+@contextmanager
+def naming(entry: str) -> Iterator[None]:
+    """Let a UsageError say of which of several entries it is."""
+    try:
+        yield
+    except UsageError as error:
+        if entry:
+            error.args = (f"{entry}: {error}",)
+        raise
 
 
 def is_named(document: NewDocument) -> bool:

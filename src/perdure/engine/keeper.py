@@ -28,6 +28,7 @@ SWEEP_S = 1.0
 STUCK_S = 5.0
 BEAT_S_MAX = 10.0
 BEAT_TIMEOUT_S = 5.0
+LIVES_S = 2 * BEAT_S_MAX
 NEGLECT_MS = 3_000
 
 
@@ -110,7 +111,7 @@ class Keeper:
         """Renew what is due."""
         held = self.slate.held()
         now_ms = monotonic_ms()
-        due = [one for one in held if now_ms - one.renewed_ms >= min(one.lease_ms // 3, BEAT_S_MAX * 1000)]
+        due = [one for one in held if now_ms - one.renewed_ms >= renew_after_ms(one.lease_ms)]
         quiet_ms = ALIVE_S * 1000 if self.store.needs_sign_of_life else BEAT_S_MAX * 1000
         if due or now_ms - self._beat_ms >= quiet_ms:
             self._beat_ms = now_ms
@@ -135,12 +136,13 @@ class Keeper:
 
     # --- the death of others ---------------------------------------------------------------------
 
-    def lives(self, worker: int, within_s: float) -> bool:
-        """Whether this worker has beaten in the last seconds, by our monotonic clock; we do."""
+    def lives(self, worker: int) -> bool:
+        """Whether this worker has beaten within LIVES_S, by our monotonic clock; we do. A worker that had nothing in
+        hand beats every BEAT_S_MAX, so after a claim its last beat may be older than a short lease."""
         if worker == self.worker:
             return True
         sign = self._signs.get(worker)
-        return sign is not None and worker not in self._absent and time.monotonic() - sign.since_s < within_s
+        return sign is not None and worker not in self._absent and time.monotonic() - sign.since_s < LIVES_S
 
     async def _look(self) -> None:
         await self.store.tend()
@@ -200,3 +202,9 @@ class Keeper:
 def monotonic_ms() -> int:
     """Milliseconds that never jump, the same in every process of this machine."""
     return time.monotonic_ns() // 1_000_000
+
+
+def renew_after_ms(lease_ms: int) -> int:
+    """A third of a lease, or so early that one more look comes before two thirds of it are over."""
+    looks_ms = int(2 * ALIVE_S * 1000)
+    return min(lease_ms // 3, max(0, lease_ms * 2 // 3 - looks_ms), int(BEAT_S_MAX * 1000))

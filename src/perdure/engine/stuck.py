@@ -26,7 +26,7 @@ from perdure.errors import StoreBusy, StoreUnavailable
 from perdure.settings import Settings
 from perdure.store.base import Store
 from perdure.store.operations import Settle
-from perdure.store.stuck import Page, Run, StuckJob
+from perdure.store.stuck import Page, Run, StuckJob, exhausts
 
 PAGE = 2_000
 BATCH = 200
@@ -235,9 +235,10 @@ class StuckSweep:
         for (one, settle), answer in zip(pairs, answers, strict=True):
             if isinstance(answer, BaseException):
                 run.failed(f"document {one.job.document_id}", answer)
-            elif answer:
-                done = run.buried if isinstance(settle.outcome, Dead) else run.requeued
-                done[one.collection] += 1
+            elif answer and exhausts(settle):
+                run.buried[one.collection] += 1
+            elif answer and not isinstance(settle.outcome, Dead):
+                run.requeued[one.collection] += 1
 
 
 def _requeued(one: StuckJob, ending: Outcome, expired_only: bool = False) -> Settle:

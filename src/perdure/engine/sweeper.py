@@ -89,8 +89,8 @@ class Sweeper:
         self._watched_s = 0.0  # since when it was compared without a gap
         self._jumped = True
         self._doubts: dict[tuple[int, int, int], float] = {}  # (job, token, end of lease) → since when
-        #: Whether this worker showed a sign of life within the given seconds; a keeper knows, by its monotonic clock.
-        self.lives: Callable[[int, float], bool] = lambda worker, within_s: False
+        #: Whether this worker showed a sign of life lately; a keeper knows, by its monotonic clock.
+        self.lives: Callable[[int], bool] = lambda worker: False
 
     async def sweep(self, monotonic_s: float) -> Swept:
         """One round; a part that fails does not keep the others from running."""
@@ -158,7 +158,7 @@ class Sweeper:
 
     async def _lost(self, expired: list[Job]) -> list[Job]:
         """Those whose worker does not renew them; where a clock is wrong, leases end that are renewed all the time."""
-        living = [j for j in expired if not j.handed_over and self.lives(j.worker, _renewal_s(j))]
+        living = [j for j in expired if not j.handed_over and self.lives(j.worker)]
         if not living:
             self._doubts = {}
             return expired

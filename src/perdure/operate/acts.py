@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
+from perdure.core.lane import needs_of
 from perdure.core.model import ONLY, TERMINAL
 from perdure.engine import intake
 from perdure.engine.pipeline import Pipeline
@@ -105,11 +106,24 @@ class Acting(Desk):
             )
         return name
 
+    async def needed(self) -> list[str]:
+        """The names of all dependencies that a pipeline of this app or a row of the store knows."""
+        own = {
+            name for pipeline in self.pipelines.values() for stage in pipeline.stages for name in stage.needs
+        }
+        lanes = {name for lane in await self.store.lanes() for name in needs_of(lane.name)}
+        return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
+
     async def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
         await self.store.hold(_dependency(dependency), checked(reason, REASON), self._who(who))
 
     async def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
-        await self.store.release(_dependency(dependency), self._who(who), checked(reason, REASON))
+        if _dependency(dependency) not in (known := await self.needed()):
+            raise InputInvalid(
+                f"there is no dependency {dependency!r} (there are: {', '.join(known) or 'none'})",
+                code="dependency_unknown",
+            )
+        await self.store.release(dependency, self._who(who), checked(reason, REASON))
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
@@ -133,6 +147,14 @@ class Acting(Desk):
             raise InputInvalid("`since` takes a time with a time zone")
         since_ms = int(since.timestamp() * 1000) if since is not None else None
         return await self.store.acts(limit, who=who, verb=verb, target=target, since_ms=since_ms, after=after)
+
+
+def not_needed(name: str, known: list[str]) -> str | None:
+    """Return the warning for a hold of a name that nobody knew before. It may be right: a stage with a fallback and a
+    service that was never called leave no row."""
+    if name in known:
+        return None
+    return f"no stage is known to need {name} (known: {', '.join(known) or 'none'}); release it if that is a typo"
 
 
 def _dependency(name: str) -> str:

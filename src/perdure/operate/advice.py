@@ -56,9 +56,8 @@ class Rule:
     text: str
 
 
-GONE = frozenset(
-    {"http_404", "http_410", "document_empty", "content_empty", "image_empty", "content_missing"}
-)
+EMPTY = frozenset({"document_empty", "content_empty", "image_empty"})
+GONE = EMPTY | {"http_404", "http_410", "content_missing"}
 INSTALL = {"ocr_needed": "tesseract-ocr", "heif_needed": "perdure[images]"}
 LIMITS = frozenset({
     "stage_timeout", "no_progress", "crashed:memory_exceeded", "crashed:cpu_exceeded", "crashed:processes_exceeded",
@@ -111,6 +110,11 @@ RULES = (
         "install {install} where the workers run, then requeue",
     ),
     Rule(
+        "a setting of a worker was invalid (`setting_invalid`)",
+        lambda f: f.code == "setting_invalid", Action.FIX,
+        "a setting of the workers is invalid and the error names it: correct it, start the workers again, then requeue",
+    ),
+    Rule(
         "a service refused us (status 401, 403 or 407) and the stage needs it",
         lambda f: _status(f) in (401, 403, 407) and bool(f.needs), Action.FIX,
         "{needs} refuses us: put its key or rights right, then requeue",
@@ -148,7 +152,17 @@ RULES = (
         "the code of the stage is at fault ({code}): `perdure dead inspect` says where; repair it, then requeue",
     ),
     Rule(
-        "anything else: the input was refused (`document_corrupt`, `type_unsupported`, `http_404`, a code of yours)",
+        "documents of this type are not read (`type_unsupported`)",
+        lambda f: f.code == "type_unsupported", Action.FIX,
+        "files of this type are not read: add the content as a type that is (unpack an archive), and purge them",
+    ),
+    Rule(
+        "there is nothing in it (`document_empty`, `content_empty`, `image_empty`)",
+        lambda f: f.code in EMPTY, Action.FIX,
+        "there is nothing to read in it ({code}): look at the source; add it again once it has content, or purge it",
+    ),
+    Rule(
+        "anything else: the input was refused (`document_corrupt`, `http_404`, a code of yours)",
         lambda f: True, Action.FIX,
         "the input was refused ({code}): hand it in repaired, or purge it",
     ),

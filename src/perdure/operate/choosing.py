@@ -21,6 +21,7 @@ from perdure.store.text import checked
 
 FAILED = ".failed"
 SAME = ("org", "collection", "pipeline", "queue", "stage", "error_type", "code")  # as the store has them
+DOCUMENT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
@@ -164,5 +165,10 @@ def placed(word: str) -> Place:
             raise ValueError(word)
         return died_ms, checked(org, "the organisation"), checked(id_, "the id")
     except (ValueError, TypeError, binascii.Error):
-        message = "that is no place in the list; use what the last page gave for `after`"
-        raise InputInvalid(message, code="cursor_invalid") from None
+        raise no_place() from None
+
+
+def no_place() -> InputInvalid:
+    """The error for a page that is to begin after an id which no list can have had."""
+    message = "that is no place in the list; use what the last page gave for `after`"
+    return InputInvalid(message, code="cursor_invalid")

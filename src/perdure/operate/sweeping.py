@@ -64,7 +64,7 @@ class Sweeping(Retaining):
         """As `sweep`; tells on the way how far it is."""
         sweeper = Sweeper(self.store, self.events, self.retention, self.stuck_policy)
         living = await self._living()
-        sweeper.lives = lambda worker, _: worker in living
+        sweeper.lives = living.__contains__
         swept = await sweeper.sweep(0.0)
         run = await sweeper.stuck.run(told, swept.problems)
         found = run or StuckRun(problems=swept.failed, errors=swept.errors)

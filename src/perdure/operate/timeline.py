@@ -123,9 +123,8 @@ def _claims(told: Story, attempts: list[Attempt]) -> Iterator[Happening]:
             before = None
         yield from _wait(told, before, a, name)
         within = [x.saved_ms for x in told.saves if a.started_ms <= x.saved_ms <= a.ended_ms]
-        saved = [x.stage for x in told.saves if x.saved_ms < a.started_ms and not name]
         where = f"in worker {a.worker}" if a.worker else "in another service"
-        resumed = f", goes on after {saved[-1]}" if saved and before is not None else ""
+        resumed = _resumed(told, before, a) if before is not None and not name else ""
         begun = f"{f'attempt {a.attempt}' if a.charged else 'a claim'} {where}"
         took_ms, common = a.ended_ms - a.started_ms, (a.generation, name)
         if within or took_ms >= WAIT_MS:
@@ -134,6 +133,15 @@ def _claims(told: Story, attempts: list[Attempt]) -> Iterator[Happening]:
         else:
             yield Happening(a.started_ms, "ended", f"{begun}{resumed}: {_ended(a)}", took_ms, *common)
         before = a
+
+
+def _resumed(told: Story, before: Attempt, a: Attempt) -> str:
+    """Where the main job goes on; saves of follow-up jobs and of earlier generations do not say that."""
+    ours = (told.situation.status.pipeline, a.generation)
+    saved = [x.stage for x in told.saves if (x.pipeline, x.generation) == ours and x.saved_ms < a.started_ms]
+    if saved:
+        return f", goes on after {saved[-1]}"
+    return f", goes on at {before.stage}" if a.generation > 1 else ""
 
 
 def _ended(a: Attempt) -> str:

@@ -219,7 +219,8 @@ def _down(facts: Facts) -> Iterator[Problem]:
         told = f"{one['name']} has been down for {since(one['since_ms'], facts['now_ms'])}{why}: {wait}"
         if one["held_by"] == BREAKER:
             severity = "warning" if age_ms > DOWN_MS else "notice"
-            yield Problem(severity, f"{told}, it is probed by itself", "perdure dependencies")
+            release = f"it is probed by itself; `perdure release {one['name']}` lets them go now"
+            yield Problem(severity, f"{told}, {release}", "perdure dependencies")
         elif one["held_by"] == CONFIGURATION:
             if one["held"]:
                 yield Problem(

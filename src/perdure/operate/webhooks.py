@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from perdure.calls.addresses import check_url
 from perdure.core.derived import new_secret, secret_of
 from perdure.core.model import ORG_DEFAULT
 from perdure.errors import InputInvalid, Permanent
+from perdure.operate.choosing import no_place
 from perdure.operate.desk import Desk
 from perdure.store.feed import NAMES
 from perdure.store.operations import Once
@@ -21,6 +23,7 @@ from perdure.store.webhooks import Delivery, Webhook
 #: What one is told of unless it asks for something else.
 USUAL = tuple(f"document.{word}" for word in ("done", "dead", "held", "degraded", "repaired"))
 STATES = ("waiting", "sent", "dead")
+DELIVERY_ID = re.compile(r"[0-9a-f]+-[0-9a-f]+-[0-9a-f]+")
 
 
 class WebhookDesk(Desk):
@@ -69,6 +72,8 @@ class WebhookDesk(Desk):
         """What was sent, waits to be sent, or was given up."""
         if state is not None and state not in STATES:
             raise InputInvalid(f"a delivery is one of {', '.join(STATES)}, not {state}", code="state_unknown")
+        if after is not None and not DELIVERY_ID.fullmatch(after):
+            raise no_place()
         return await self.store.deliveries(org, webhook, state, after, limit)
 
     async def retry_deliveries(

@@ -12,6 +12,7 @@ from perdure.core.handover import Handover
 from perdure.core.lane import needs_of
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
+from perdure.errors import SettingInvalid
 from perdure.operate.advice import Action
 from perdure.operate.situation import Situation
 from perdure.operate.words import count, line, since, until, when
@@ -101,10 +102,9 @@ def _running(s: Situation) -> Said:
         return "It runs, and its job is just being written", None
     if s.status.remote:
         return _remote(s, job)
-    ran = since(job.progress_ms if _saved_in_claim(job) else job.claimed_ms, s.now_ms)
     who = s.worker.name if s.worker is not None else "unknown"
     attempt = f"attempt {job.attempts} of {job.attempts_max}"
-    where = f"It has run stage {job.stage} for {ran} in worker {job.worker} ({who}), {attempt}"
+    where = f"{_ran(s, job)} in worker {job.worker} ({who}), {attempt}"
     late_ms = s.now_ms - (job.lease_until_ms or s.now_ms)
     if s.worker_gone or s.worker is None or late_ms > LATE_MS:
         lost = "is gone" if s.worker_gone or s.worker is None else "does not renew its lease"
@@ -116,6 +116,16 @@ def _running(s: Situation) -> Said:
         signs.append(f"last beat {since(job.beat_ms, s.now_ms)} ago")
     alone = "; it runs alone because a worker died with it in hand" if job.suspect else ""
     return f"{where}: {', '.join(signs) or 'just begun'}{alone}; it is at work, there is nothing to do", None
+
+
+def _ran(s: Situation, job: JobRecord) -> str:
+    """The stage that it runs, and for how long; saved items move `progress_ms`, which is then not its beginning."""
+    claimed = since(job.claimed_ms, s.now_ms)
+    if not _saved_in_claim(job):
+        return f"It has run stage {job.stage} for {claimed}"
+    if s.items:
+        return f"It runs stage {job.stage}, claimed {claimed} ago,"
+    return f"It has run stage {job.stage} for {since(job.progress_ms, s.now_ms)}"
 
 
 def _remote(s: Situation, job: JobRecord) -> Said:
@@ -217,6 +227,7 @@ def _down(s: Situation, told: str, one: DependencyRecord) -> Said:
     if one.held_by == BREAKER:
         probe = until(one.probe_at_ms, s.now_ms) if one.probe_at_ms is not None else "soon"
         then = f"the next probe is {probe} and, if it succeeds, they go on by themselves"
+        then = f"{then}; `perdure release {one.name}` lets them go now"
         return f"{told}, which has been down for {down}{because}: {wait}; {then}", None
     if one.held_by == CONFIGURATION:
         then = "they go on when a worker starts that is"
@@ -298,6 +309,9 @@ def _unserved(s: Situation) -> Said | None:
         return None
     again = f"; it is offered again {until(s.status.run_at_ms, s.now_ms)}" if s.status.run_at_ms else ""
     told = f"It has waited for {since(last.ended_ms, s.now_ms)} because no worker that took it could run it"
+    if last.error_code == SettingInvalid.code:
+        correct = "correct that setting where the workers run and start them again"
+        return f"{told} ({line(last.why)}){again} and no attempt was used: {correct}", "perdure worker"
     return (
         f"{told} ({line(last.why)}){again}: start one whose app has pipeline {job.pipeline}",
         "perdure worker MODULE:APP",

@@ -25,6 +25,7 @@ import numpy as np
 
 from perdure.calls import presets
 from perdure.core.chunk import Chunk
+from perdure.core.services import CHECKS
 from perdure.core.words import words
 from perdure.errors import SettingInvalid, Transient
 from perdure.settings import Settings, current
@@ -214,6 +215,7 @@ def with_vectors(chunks: Sequence[Chunk], vectors: Sequence[bytes], model: str) 
 def embedder(settings: Settings | None = None) -> Embedder:
     """The embedder that the settings ask for; loaded once. SettingInvalid."""
     asked = settings or current()
+    check(asked)
     key = asked.embed_key or os.environ.get("OPENAI_API_KEY")
     return _embedder(asked.embedder, asked.embed_model, asked.embed_dimensions, key)
 
@@ -223,13 +225,20 @@ def services() -> tuple[str, ...]:
     return ("openai",) if current().embedder.startswith(("http://", "https://")) else ()
 
 
+def check(settings: Settings | None = None) -> None:
+    """Raises: SettingInvalid if the embedder that the settings name is not installed."""
+    if (settings or current()).embedder == "wordllama" and find_spec("wordllama") is None:
+        raise SettingInvalid(
+            "PERDURE_EMBEDDER is wordllama, which is not installed; pip install 'perdure[embed]', or set it to hashing"
+        )
+
+
+CHECKS.append(check)
+
+
 @cache
 def _embedder(kind: str, model: str, dimensions: int | None, key: str | None) -> Embedder:
     installed = find_spec("wordllama") is not None
-    if kind == "wordllama" and not installed:
-        raise SettingInvalid(
-            "PERDURE_EMBEDDER is wordllama, which is not installed; pip install perdure[embed]"
-        )
     if kind.startswith(("http://", "https://")):
         return Endpoint(kind, model, dimensions, key)
     if kind == "auto" and not installed:
@@ -237,8 +246,4 @@ def _embedder(kind: str, model: str, dimensions: int | None, key: str | None) ->
             "passages are found by their words only; pip install 'perdure[embed]' to find them by meaning"
         )
         return Hashing()
-    if kind == "hashing":
-        return Hashing()
-    if kind in ("auto", "wordllama"):
-        return WordLlama()
-    raise SettingInvalid(f"PERDURE_EMBEDDER is {kind!r}; it must be auto, wordllama, hashing or a URL")
+    return Hashing() if kind == "hashing" else WordLlama()

@@ -215,13 +215,15 @@ HELD_PARKED = (
 )
 #: It stands in the lane '' and can be claimed; under a limit it must be let in first.
 LEND_SET = (
-    "probe = $1, home = lane, lane = '', state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END, "
-    "vt = {vt}"
+    "probe = $1, home = lane, home_vt = nullif({job}.vt, 0), lane = '', vt = {vt}, "
+    "state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END"
 )
-#: It is again before those that wait there.
+#: The job gets its old turn back. $2: the dependency was up since then, and a release could not recall the job because
+#: it was locked; its old turn lies far back, so the job becomes the first of its flow instead.
 RECALL_SET = (
-    "lane = home, home = NULL, probe = NULL, vt = CASE WHEN vt > 0 THEN (SELECT coalesce(({head}), {job}.vt - f.shift) "
-    "FROM flow f WHERE f.queue = {job}.queue AND f.pipeline = {job}.pipeline AND f.lane = {job}.home) ELSE vt END"
+    "lane = home, home = NULL, probe = NULL, vt = CASE WHEN vt > 0 THEN coalesce("
+    "CASE WHEN $2 THEN NULL ELSE home_vt END, (SELECT coalesce(({head}), {job}.vt - f.shift) "
+    "FROM flow f WHERE f.queue = {job}.queue AND f.pipeline = {job}.pipeline AND f.lane = {job}.home)) ELSE vt END"
 ).replace("{head}", HEAD)
 #: Of a job: neither its lane is down nor its queue paused.
 IN_SERVICE = (
@@ -447,10 +449,13 @@ class Dialect(CountingSql, FairnessSql, ABC):
     )
     #: The main job of a document, if it neither runs nor has ended.
     JOB_WAITING = (
-        "SELECT id, queue, pipeline, lane, state, run_at_ms FROM job WHERE org = $1 AND document_id = $2 "
+        "SELECT id, queue, pipeline, lane, state, run_at_ms, home FROM job WHERE org = $1 AND document_id = $2 "
         "AND key = 'doc-' || CAST($2 AS text) AND finished_ms IS NULL AND state <> 'running'"
     )
-    JOB_RAISE = "UPDATE job SET vt = $3, run_at_ms = $4, priority = $5 WHERE org = $1 AND id = $2"
+    #: `home_vt` is the turn of a lent job in its own flow.
+    JOB_RAISE = (
+        "UPDATE job SET vt = $3, home_vt = $4, run_at_ms = $5, priority = $6 WHERE org = $1 AND id = $2"
+    )
     STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
     FIND = "SELECT d.org FROM document d WHERE d.id = $1 LIMIT 1"
     DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"

@@ -87,6 +87,7 @@ class Raised:
     flow: Flow
     priority: int
     run_at_ms: int
+    home: Flow | None = None  # of a lent job: the flow that it returns to, where it gets a turn, too
 
 
 def enter(
@@ -104,7 +105,7 @@ def enter(
     now_due = [_due_ms(e.job, now_ms) <= now_ms for e in entries]
     wanted = [
         *((e.flow, e.org, rank_of(e.job.priority)) for e, is_due in zip(entries, now_due, strict=True) if is_due),
-        *((r.flow, r.org, rank_of(r.priority)) for r in raised),
+        *((flow, r.org, rank_of(r.priority)) for r in raised for flow in (r.flow, r.home) if flow is not None),
         *(((job.queue, job.pipeline, job.lane), job.org, RANK_RETRY) for job in held),
         *(((row[2], row[3], row[4]), row[1], RANK_RETRY if row[6] else rank_of(row[7])) for row in due if row[8]),
     ]  # fmt: skip
@@ -112,7 +113,8 @@ def enter(
     vts = [next(turns) if is_due else None for is_due in now_due]
     yield from _write(sql, entries, vts, now_ms, keys, counting)
     for one in raised:
-        yield Query(sql.JOB_RAISE, (one.org, one.id, next(turns), one.run_at_ms, one.priority))
+        vt, home_vt = next(turns), next(turns) if one.home is not None else None
+        yield Query(sql.JOB_RAISE, (one.org, one.id, vt, home_vt, one.run_at_ms, one.priority))
     for job in held:
         yield Query(sql.JOB_TURN, (job.org, job.id, next(turns)))
     yield from _promote(sql, due, turns, keys, counting)
@@ -166,16 +168,17 @@ def raise_(sql: Dialect, op: Raise, now_ms: int, raised: list[Raised]) -> Steps[
     found = yield Query(sql.JOB_WAITING, (op.org, op.document_id))
     if not found:
         return "refused: the document is running, finished or unknown"
-    id_, queue, pipeline, lane, state, run_at_ms = found[0]
+    id_, queue, pipeline, lane, state, run_at_ms, home = found[0]
     if op.priority is None:
-        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, 0, PRIORITY_MAX))
+        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, None, 0, PRIORITY_MAX))
         return "raised"
     # one that was raised before goes back to the others
     run_at_ms = run_at_ms or now_ms
     if state == State.WAITING:
-        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, run_at_ms, op.priority))
+        yield Query(sql.JOB_RAISE, (op.org, id_, 0.0, None, run_at_ms, op.priority))
     else:
-        raised.append(Raised(op.org, id_, (queue, pipeline, lane), op.priority, run_at_ms))
+        lent = (queue, pipeline, home) if home is not None else None
+        raised.append(Raised(op.org, id_, (queue, pipeline, lane), op.priority, run_at_ms, lent))
     return "changed"
 
 

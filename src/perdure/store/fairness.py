@@ -10,6 +10,8 @@ A *flow* is a queue, a pipeline and a lane. While its lane is down, or the worke
 share it in streams of their own, whatever the queue's present is. `flow.shift` leads from a flow's time to the queue's.
 A flow that opens moves its time, not its jobs: its first job has its turn at the present, and the distances between
 the others stay. So holding and releasing cost the same however many jobs wait, and a claim adds one number.
+A job that is lent (`holding`) has a turn at the present meanwhile. Its own is kept in `home_vt` and still counts as one
+of its flow: it gets it back when it is recalled, and no distance has changed.
 
 A turn of 0 is before all others: raised by an operator, or given back by a worker that could not use it.
 """
@@ -45,6 +47,12 @@ HEAD = (
     "SELECT h.vt FROM job h WHERE h.state = 'queued' AND h.queue = f.queue AND h.pipeline = f.pipeline "
     "AND h.lane = f.lane AND h.suspect = FALSE AND h.vt > 0 ORDER BY h.vt LIMIT 1"
 )
+#: The first turn in flow f of jobs that are lent, in its own time. Only the index of lent ones (by `probe`, which is
+#: never '') fits the conditions outside of the CASE.
+_LENT = (
+    "SELECT min(CASE WHEN h.queue = f.queue AND h.pipeline = f.pipeline AND h.state = 'queued' AND h.suspect = FALSE "
+    "AND h.limit_key IS NULL THEN h.home_vt END) FROM job h WHERE h.probe > '' AND h.home = f.lane"
+)
 _FIRST = (
     "(SELECT min(({head}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
     "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved)"
@@ -55,10 +63,12 @@ _PARKED = _FIRST.format(
     "AND h.lane = o.lane AND h.vt > 0 ORDER BY h.vt LIMIT 1"
 )
 _CLOSED = "(l.down_ms IS NOT NULL OR f.unserved)"
-#: What is known of {flow}: its shift, whether it is closed and its first turn; of its queue how far its turns have been
-#: handed out, the first turn that is ready (or else waits for room under a limit), and the last one that was promised.
+#: What is known of {flow}: its shift, whether it is closed, its first turn and the first one that is lent while its
+#: lane is down; of its queue how far its turns have been handed out, the first turn that is ready (or else waits for
+#: room under a limit), and the last one that was promised.
 FLOW_TIMES = (
     f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, ({HEAD}), "
+    f"CASE WHEN l.down_ms IS NOT NULL THEN ({_LENT}) END, "
     "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
     f"coalesce({_READY}, {_PARKED}), "
     "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '' AND t.pipeline = '') "
@@ -117,7 +127,7 @@ class Time:
     shift: float
     closed: bool
     present: float  # of its queue, in the time of the queue
-    head: float | None  # its first turn, in its own time
+    head: float | None  # its first turn, in its own time; lent ones count while its lane is down
 
     @property
     def earliest(self) -> float:
@@ -147,12 +157,13 @@ BEGINNING = Time(0.0, False, 0.0, None)
 def times(sql: Dialect, flows: Iterable[Flow]) -> Steps[dict[Flow, Time]]:
     """The times of declared flows."""
     found = {}
-    for *flow, shift, closed, head, handed_out, ready, latest in (
+    for *flow, shift, closed, head, lent, handed_out, ready, latest in (
         yield Query(sql.FLOW_TIMES, rows=sorted(set(flows)))
     ):
         present = max(handed_out, next((vt for vt in (ready, latest) if vt is not None), 0.0))
+        first = min((vt for vt in (head, lent) if vt is not None), default=None)
         queue, pipeline, lane = flow
-        found[queue, pipeline, lane] = Time(shift, bool(closed), present, head)
+        found[queue, pipeline, lane] = Time(shift, bool(closed), present, first)
     return found
 
 
@@ -191,7 +202,8 @@ def from_present(sql: Dialect, wanted: Sequence[tuple[Flow, str]]) -> Steps[list
     turns = []
     for flow, org in wanted:
         time = known.get(flow, BEGINNING)
-        turns.append(time.own(time.earliest + used[flow[0], org]))
+        # in a queue whose time has not begun: a turn of 0 would be before all others
+        turns.append(time.own(time.earliest + used[flow[0], org]) or 0.5)
         used[flow[0], org] += 1
     return turns
 

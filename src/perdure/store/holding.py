@@ -55,7 +55,7 @@ def hold(
     since_ms = held.since_ms if held is not None else now_ms
     probe_at_ms = now_ms + probe_after_ms(0) if by == BREAKER else None
     yield Query(sql.DEPENDENCY_HOLD, (name, since_ms, reason, by, probe_at_ms))
-    yield from _recall(sql, counting, name)
+    yield from _recall(sql, counting, name, was_up=held is None)
     yield from _set_lanes(sql, counting, name)
     yield Query(sql.ACT_ADD, (now_ms, by, "hold", None, name, reason))
 
@@ -201,10 +201,10 @@ def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Seque
     yield from entering.fill(sql, limits, now_ms, counting)
 
 
-def _recall(sql: Dialect, counting: Counting, name: str) -> Steps[int]:
+def _recall(sql: Dialect, counting: Counting, name: str, was_up: bool = False) -> Steps[int]:
     """Take back what was lent for this dependency and nobody has claimed; how many. It gives up its room under a
-    limit."""
-    recalled = yield Query(sql.RECALL, (name,))
+    limit. `was_up`: the dependency was up since then, and the old turns of these jobs say nothing any more."""
+    recalled = yield Query(sql.RECALL, (name, was_up))
     for key, queue, lane, state, *_ in recalled:
         counting.job(key, queue, "", state, -1)
         counting.job(key, queue, lane, state)

@@ -30,6 +30,8 @@ SLICE = 500
 #: A store that is opened waits so long for the table to be filled; what is left goes on beside the work.
 FILL_S = 1.0
 TELL_S = 10.0
+#: All that is missing is held by other transactions: look again after so long, then ever more rarely.
+HELD_S, HELD_S_MAX = 0.5, 60.0
 SETTING_UP, FILLING = 0, 1  # numbers of the lock `vectors`
 #: How often a process that searches itself looks whether the table is whole by now.
 AGAIN_S = 5.0
@@ -53,16 +55,20 @@ CROSS JOIN LATERAL (SELECT
 WHERE c.oid = to_regclass('chunk')
 """
 OFFERED = "SELECT default_version FROM pg_available_extensions WHERE name = 'vector'"
-#: The rows are locked until the commit: whoever changes or deletes one comes after us, and has the last word.
-FILL = """
+_MISSING = """octet_length(c.vector) BETWEEN 4 AND 64000
+    AND NOT EXISTS (SELECT 1 FROM {ours}.chunk_vector v WHERE v.num = c.num)"""
+MISSING = f"SELECT EXISTS (SELECT 1 FROM {{ours}}.chunk c WHERE {_MISSING})"
+#: The rows are locked until the commit: a transaction that changes or deletes one comes after this one and has the
+#: last word. A row that another transaction holds is left to its triggers: a save locks chunks in an order of its own,
+#: and to wait for one here would be a deadlock.
+FILL = f"""
 WITH slice AS MATERIALIZED (
-  SELECT c.num, c.org, c.document_id, c.model, c.vector FROM {ours}.chunk c
-  WHERE c.num > $1 AND octet_length(c.vector) BETWEEN 4 AND 64000
-    AND NOT EXISTS (SELECT 1 FROM {ours}.chunk_vector v WHERE v.num = c.num)
-  ORDER BY c.num LIMIT $2 FOR SHARE OF c),
+  SELECT c.num, c.org, c.document_id, c.model, c.vector FROM {{ours}}.chunk c
+  WHERE c.num > $1 AND {_MISSING}
+  ORDER BY c.num LIMIT $2 FOR SHARE OF c SKIP LOCKED),
 filled AS (
-  INSERT INTO {ours}.chunk_vector (num, org, document_id, model, dimensions, vector)
-  SELECT num, org, document_id, model, octet_length(vector) / 4, {ours}.chunk_unit(vector) FROM slice
+  INSERT INTO {{ours}}.chunk_vector (num, org, document_id, model, dimensions, vector)
+  SELECT num, org, document_id, model, octet_length(vector) / 4, {{ours}}.chunk_unit(vector) FROM slice
   ON CONFLICT (num) DO NOTHING)
 SELECT max(num), count(*) FROM slice
 """
@@ -259,15 +265,17 @@ class PgVectors:
             _log.warning("vectors are searched in memory: chunk_vector could not be filled (%s)", error)
 
     async def _fill_all(self) -> None:
-        after, filled, told_s = 0, 0, asyncio.get_running_loop().time()
+        after, filled, told_s, held_s = 0, 0, asyncio.get_running_loop().time(), HELD_S
         while True:
             async with self._driver.reading() as connection, transaction(connection):
                 last, count = await connection.fetchrow(self._named(FILL), after, SLICE)
-                if (
-                    not count and not after
-                ):  # nothing is missing, and the table cannot change its name before the commit
+                if not count and not await connection.fetchval(self._named(MISSING)):
+                    # the table cannot change its name before the commit
                     await connection.execute(self._named(WHOLE))
                     break
+            if not count and not after:
+                await asyncio.sleep(held_s)
+                held_s = min(2 * held_s, HELD_S_MAX)
             after, filled = last or 0, filled + count
             if (now_s := asyncio.get_running_loop().time()) >= told_s + TELL_S:
                 told_s = now_s

@@ -273,7 +273,7 @@ class PostgresDialect(Dialect):
     HELD_READY = f"{HELD_READY} FOR UPDATE SKIP LOCKED"
     HELD_PARKED = f"{HELD_PARKED} FOR UPDATE SKIP LOCKED"
     LEND = (
-        f"UPDATE job j SET {LEND_SET.format(vt='r.vt')} "
+        f"UPDATE job j SET {LEND_SET.format(job='j', vt='r.vt')} "
         f"FROM {unnest({'org': 'text', 'id': 'bigint', 'vt': 'double precision'}, 1)} "
         "WHERE j.org = r.org AND j.id = r.id"
     )

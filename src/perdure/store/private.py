@@ -37,8 +37,9 @@ def open_private(path: str | Path, flags: int, mode: int) -> int:
         else:
             os.fchmod(fd, mode)
             return fd
-        with suppress(FileNotFoundError):  # deleted a moment ago
+        with suppress(FileNotFoundError):  # deleted a moment ago, or a link to a file that is to be created
             return os.open(path, flags & ~os.O_CREAT | os.O_CLOEXEC)
+        path = os.path.realpath(path)
     return os.open(path, flags | os.O_CLOEXEC)
 
 

@@ -35,7 +35,8 @@ RANKED = 5_000
 #: With so many chunks that have every word, those that have only some are not looked for, and to have them is common.
 ENOUGH = 30
 FUSION = 60
-AGAIN = 3
+#: A search whose hits are superseded while it looks begins again so often.
+AGAIN = 10
 
 _log = logging.getLogger("perdure.store")
 

@@ -189,7 +189,7 @@ class SqliteDialect(Dialect):
     )
     HELD_READY = HELD_READY
     HELD_PARKED = HELD_PARKED
-    LEND = f"UPDATE job SET {LEND_SET.format(vt='$4')} WHERE org = $2 AND id = $3"
+    LEND = f"UPDATE job SET {LEND_SET.format(job='job', vt='$4')} WHERE org = $2 AND id = $3"
     JOB_FREED = "UPDATE job SET limit_key = NULL WHERE org = $1 AND id = $2"
     UNLEND = "UPDATE job SET probe = NULL, home = NULL WHERE org = $1 AND id = $2"
     RECALL = (

@@ -145,15 +145,15 @@ def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int, counting: Counting) ->
             counting.running(job)
 
 
+def exhausts(op: Settle) -> bool:
+    """Whether a document dies because its attempts are used up."""
+    return isinstance(op.outcome, Dead) and op.outcome.exhausted and "/" not in op.job.key
+
+
 def counted(sql: Dialect, settles: Sequence[Settle]) -> Steps[None]:
     """Count what was requeued, and documents that died because their attempts were used up."""
     counts = Counter(("requeued", op.requeued) for op in settles if op.requeued is not None)
-    exhausted = [
-        (op.job.org, op.job.document_id)
-        for op in settles
-        if isinstance(op.outcome, Dead) and op.outcome.exhausted and "/" not in op.job.key
-    ]
-    if exhausted:
+    if exhausted := [(op.job.org, op.job.document_id) for op in settles if exhausts(op)]:
         which = sql.WHICH.format(t="dead", id="document_id")
         marked = yield Query(EXHAUSTED.format(which=which), rows=sorted(exhausted))
         counts.update(("max_retries_exceeded", row[0]) for row in marked)

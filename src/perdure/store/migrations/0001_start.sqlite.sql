@@ -152,6 +152,7 @@ CREATE TABLE job (
   limit_key     text,
   probe         text,
   home          text,
+  home_vt       real,
   remote        text,
   aside_ms      integer,
   requeues      integer NOT NULL DEFAULT 0,
@@ -171,7 +172,7 @@ CREATE INDEX job_running ON job (worker, id) WHERE state = 'running';
 CREATE INDEX job_due ON job (run_at_ms, id) WHERE state = 'waiting';
 CREATE INDEX job_parked ON job (queue, lane, pipeline, vt) WHERE state = 'parked';
 CREATE INDEX job_limited ON job (limit_key, state, queue, lane, pipeline, vt, priority DESC, id) WHERE limit_key IS NOT NULL AND finished_ms IS NULL;
--- Lent although its lane `home` is down, to find out whether the dependency `probe` is back.
+-- Lent although its lane `home` is down, to find out whether the dependency `probe` is back; `home_vt` is its turn there.
 CREATE INDEX job_lent ON job (probe) WHERE probe IS NOT NULL;
 CREATE INDEX job_finished ON job (queue, finished_ms) WHERE state IN ('done', 'cancelled');
 
