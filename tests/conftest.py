@@ -10,6 +10,7 @@ Files are made in memory where there is room for them, which takes a third off t
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import os
 import shutil
@@ -140,7 +141,9 @@ def postgres_server_url(pytestconfig: pytest.Config) -> str:
 @cache
 def _administrator(server_url: str) -> psycopg.Connection:
     """One connection for all databases that this process makes: a connection costs more than a small database."""
-    return psycopg.connect(server_url, autocommit=True)
+    connection = psycopg.connect(server_url, autocommit=True)
+    atexit.register(connection.close)
+    return connection
 
 
 @contextmanager
