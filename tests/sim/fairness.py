@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
+from perdure.core.lane import plain
 from tests.sim.promises import Violation
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _plain(job: JobRow) -> bool:
 
 def _released(job: JobRow) -> bool:
     """Whether it stood in a lane that is up, and was not lent."""
-    return _first(job) and job.lane != "" and job.state == "queued" and job.probe is None
+    return _first(job) and plain(job.lane) != "" and job.state == "queued" and job.probe is None
 
 
 def _first(job: JobRow) -> bool:
