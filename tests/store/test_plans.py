@@ -193,4 +193,6 @@ async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
 def _literal(value: object) -> str:
     if isinstance(value, list):
         return "ARRAY[" + ", ".join(map(_literal, value)) + "]"
-    return f"'{value}'" if isinstance(value, str) else "NULL" if value is None else str(value)
+    if isinstance(value, str | float):
+        return f"'{value}'" + ("::float8" if isinstance(value, float) else "")
+    return "NULL" if value is None else str(value)

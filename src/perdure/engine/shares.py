@@ -21,6 +21,8 @@ from perdure.store.operations import Passing
 SLOW_MS = 2_000  # a document that holds a slot for this long keeps others waiting
 RECENT_MS = 60_000  # for this long after its last document a slot is kept for an organisation
 ORGS_MAX = 1_000  # that are remembered
+#: A job and its token: one that was taken back may be claimed again while its first run has not ended here.
+Claim = tuple[int, int]
 
 
 def share(slots: int) -> int:
@@ -52,7 +54,7 @@ class Kind:
 
     reserved: int = 0  # asked for and not answered yet
     taken: int = 0
-    held: dict[str, dict[int, int]] = field(default_factory=dict)  # organisation → job → since when
+    held: dict[str, dict[Claim, int]] = field(default_factory=dict)  # organisation → claim → since when
 
     @property
     def used(self) -> int:
@@ -74,7 +76,7 @@ class Shares:
     def take(self, job: Job, now_ms: int) -> None:
         """The job has a slot from now on."""
         kind = self.large if self.extra and is_large(job.lane) else self.small
-        kind.held.setdefault(job.org, {})[job.id] = now_ms
+        kind.held.setdefault(job.org, {})[job.id, job.token] = now_ms
         kind.taken += 1
         self._seen.pop(job.org, None)
         self._seen[job.org] = now_ms
@@ -83,9 +85,10 @@ class Shares:
 
     def leave(self, job: Job, now_ms: int) -> None:
         """Its slot is free."""
-        kind = self.small if job.id in self.small.held.get(job.org, ()) else self.large
+        claim = (job.id, job.token)
+        kind = self.small if claim in self.small.held.get(job.org, ()) else self.large
         kind.taken -= 1
-        began_ms = kind.held[job.org].pop(job.id)
+        began_ms = kind.held[job.org].pop(claim)
         if not kind.held[job.org]:
             del kind.held[job.org]
         if now_ms - began_ms >= SLOW_MS:
@@ -143,7 +146,7 @@ class Shares:
             free = min(free, bound - max(slow.values()))
         return max(free, 0), None
 
-    def _is_slow(self, org: str, jobs: dict[int, int], now_ms: int) -> bool:
+    def _is_slow(self, org: str, jobs: dict[Claim, int], now_ms: int) -> bool:
         return org in self._slow or now_ms - next(iter(jobs.values())) >= SLOW_MS
 
     def _others_seen(self, orgs: tuple[str, ...], now_ms: int) -> bool:

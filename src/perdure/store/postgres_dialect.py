@@ -374,13 +374,14 @@ class PostgresDialect(Dialect):
         "WITH ready AS MATERIALIZED (SELECT y.place, y.turn FROM ("
         f"SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn, k.most, row_number() OVER ("
         f"PARTITION BY k.suspect, k.large ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id) AS nth "
-        "FROM unnest($6::boolean[], $7::boolean[], $8::int[]) AS k (suspect, large, most) "
+        "FROM (VALUES (TRUE, NULL::boolean, $6::int), (FALSE, $7::boolean, $8::int), (FALSE, TRUE, $9::int)) "
+        "AS k (suspect, large, most) "
         f"CROSS JOIN {_OPEN_FLOWS} CROSS JOIN LATERAL ("
         "SELECT ctid, id, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
         "AND pipeline = f.pipeline AND suspect = k.suspect ORDER BY vt, priority DESC, id LIMIT k.most "
         "FOR UPDATE SKIP LOCKED) x "
         f"WHERE {_SERVED.format(queues='$4', pipelines='$5')} AND (k.large IS NULL OR k.large = {IS_LARGE})"
-        f") AS y WHERE y.nth <= y.most) {_TAKEN}"
+        f") AS y WHERE y.nth <= y.most LIMIT $10) {_TAKEN}"
     )
     _LOOK = (
         f"SELECT w.n, f.queue, f.lane, f.pipeline, {TURN.format(vt='x.vt')}, -x.priority, x.id, x.org "
@@ -423,8 +424,12 @@ class PostgresDialect(Dialect):
         return (yield Query(self._FINISH, (now_ms,), finished))
 
     def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
-        most, suspect, large, _ = (list(column) for column in zip(*kinds, strict=True))
-        asked = (claim.token, claim.worker, now_ms, *_asked(claim), suspect, large, most)
+        suspects = sum(kind.most for kind in kinds if kind.suspect)
+        large = sum(kind.most for kind in kinds if kind.large)
+        others = [kind for kind in kinds if not kind.suspect and not kind.large]
+        usual = others[0] if others else Kind(0)
+        most = (suspects, usual.large, usual.most, large, suspects + usual.most + large)
+        asked = (claim.token, claim.worker, now_ms, *_asked(claim), *most)
         return (yield Query(self._CLAIM, asked))
 
     def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
