@@ -120,6 +120,18 @@ async def test_who_gives_up_waiting_leaves_no_trace() -> None:
 
 
 @looped
+async def test_who_gave_up_and_has_not_heard_of_it_is_not_let_in() -> None:
+    gate = Gate(1)
+    holder, waits, behind = Visitor(gate, "a"), Visitor(gate, "b"), Visitor(gate, "c")
+    await settled()
+    waits.task.cancel()  # at the same moment
+    await go(holder)
+    assert behind.inside
+    await go(behind)
+    assert (gate.used.total(), gate.waiting) == (0, 0)
+
+
+@looped
 async def test_who_is_cancelled_at_the_moment_of_being_let_in_gives_the_room_back() -> None:
     gate = Gate(1)
     holder, waits, behind = Visitor(gate, "a"), Visitor(gate, "b"), Visitor(gate, "c")

@@ -53,24 +53,22 @@ class Gate:
         while self._waiting:
             org = min(self._waiting, key=lambda each: self.used[each])
             size, let_in = self._waiting[org][0]
-            if self.used.total() + size > self.room_bytes:
+            gave_up = let_in.cancelled()
+            if self.used.total() + size > self.room_bytes and not gave_up:
                 return
             waiting = self._waiting.pop(org)
             waiting.popleft()
             if waiting:
                 self._waiting[org] = waiting
-            self.used[org] += size
-            let_in.set_result(None)
+            if not gave_up:
+                self.used[org] += size
+                let_in.set_result(None)
 
     def _gives_up(self, org: str, size: int, let_in: asyncio.Future[None]) -> None:
-        if let_in.done() and not let_in.cancelled():
+        if let_in.cancelled():
+            self._let_in()  # others may have waited behind it
+        else:
             self._leaves(org, size)
-            return
-        waiting = self._waiting[org]
-        waiting.remove((size, let_in))
-        if not waiting:
-            del self._waiting[org]
-        self._let_in()
 
     def _leaves(self, org: str, size: int) -> None:
         self.used[org] -= size
