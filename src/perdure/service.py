@@ -149,6 +149,7 @@ class AsyncPerdure(
             blobs = open_blobs(self._blobs_url, self._blobs_beside)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
+        self.store.flusher.large_bytes = self.settings.large_bytes
         self.store.events = self.events
         self.blobs = CheckedBlobs(self.store, blobs)
         self._closed = False

@@ -113,6 +113,22 @@ class Settings(BaseSettings):
     concurrency: int = Field(
         default=3, ge=1, le=2000, description="How many documents a worker runs at a time."
     )
+    large_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=0,
+        description="From which size on a document is large and waits in a lane of its own; 0: none is.",
+    )
+    large_slots: int | None = Field(
+        default=None,
+        ge=0,
+        le=2000,
+        description="Slots beyond the concurrency for small documents beside large ones; by default half of it.",
+    )
+    cells_memory_mb: int | None = Field(
+        default=None,
+        ge=1,
+        description="What the cells of a worker may take of memory together, by their limits; by default all there is.",
+    )
     grace_s: float = Field(
         default=10.0, ge=0, description="How long a stopping worker lets running stages finish."
     )

@@ -11,6 +11,7 @@ from typing import Any
 from perdure.core.chunk import Connection
 from perdure.engine.context import Context
 from perdure.engine.document import Document
+from perdure.engine.gate import Gate
 from perdure.engine.isolate import CellOverdue, Limits, NurseryLost
 from perdure.engine.pipeline import find_target
 from perdure.engine.result import Emitted
@@ -19,6 +20,7 @@ from tests.sim.documents import in_cell
 from tests.sim.world import World
 
 LOOK_S = 0.5
+CELLS_BYTES = 5 << 30  # two cells at a time, by the limit that stages have unless they say otherwise
 OnMessage = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -27,6 +29,7 @@ class SimNursery:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.gate = Gate(CELLS_BYTES)
 
     async def warm(self) -> None: ...
     async def close(self) -> None: ...

@@ -25,9 +25,9 @@ from tests.sim.book import Book
 from tests.sim.cells import SimNursery
 from tests.sim.driver import SimStore
 from tests.sim.releases import FIRST, PART, RELEASES
-from tests.sim.world import Process, World, here
+from tests.sim.world import LARGE_BYTES, Process, World, here
 
-SETTINGS = Settings(grace_s=3.0, poll_s=1.0)
+SETTINGS = Settings(grace_s=3.0, poll_s=1.0, large_bytes=LARGE_BYTES)
 QUEUES = ("documents", "notes")
 #: Far from what is usual in hours, near to it in worlds that last for a minute.
 STUCK = StuckPolicy(
@@ -62,6 +62,7 @@ class SimApp(AsyncPerdure):
     def _connect(self) -> None:
         no_blobs: Any = NoBlobs()
         self.store = SimStore(self.process, self.book)
+        self.store.flusher.large_bytes = LARGE_BYTES
         self.blobs, self._closed = CheckedBlobs(self.store, no_blobs), False
 
     async def _clear_out(self) -> None:

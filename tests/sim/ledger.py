@@ -112,7 +112,7 @@ class Ledger:
             self.book.touched.by("isolation", job.document_id)
         if claim is None or claim.by.family is not process.family:
             world.violated("lease", f"{process.name} runs {job.key} without a lease")
-        elif claim.stages & {stage, FORMER.get(stage)}:
+        elif claim.stages & {stage, FORMER.get(stage)} and job.document_id in self.book.documents:
             world.violated(
                 "immutable", f"{job.key}.{stage} runs again although it was saved before the claim"
             )
@@ -125,7 +125,8 @@ class Ledger:
     def item_ran(self, job: Job, stage: str, item: str) -> None:
         self.world.happened("item", f"{job.key} {item}")
         claim = self.claims.get((job.id, job.token))
-        if claim is not None and claim.items & {(stage, item), (FORMER.get(stage, ""), item)}:
+        saved = claim is not None and claim.items & {(stage, item), (FORMER.get(stage, ""), item)}
+        if saved and job.document_id in self.book.documents:  # what is deleted has nothing that is saved
             self.world.violated("immutable", f"item {item} of {job.key} runs again although it was saved")
 
     def gathered(self, job: Job, found: Gathered) -> None:

@@ -18,7 +18,7 @@ from perdure.store.sqlite import numbered
 from tests.store.making import QUEUE, START_MS, World
 
 FINISHED, READY, PARKED, WAITING = 20_000, 5_000, 2_000, 2_000
-CLAIM = Claim(1, (QUEUE, "films"), 7, 10)
+CLAIM = Claim(1, (QUEUE, "films"), 7, 10, 10, large=5)
 
 #: number → the row of a job: most have finished, many are ready, some wait for room or for their time
 JOBS = f"""
@@ -75,7 +75,7 @@ async def test_a_claim_on_postgresql_reads_the_ready_index_and_little_else(
 ) -> None:
     world = postgres_world
     await fill(world)
-    query = next(world.store.sql.claim(CLAIM, START_MS, False, CLAIM.limit))
+    query = next(world.store.sql.claim(CLAIM, START_MS, CLAIM.kinds))
     async with connected(world.url) as connection:
         await connection.execute(f"SET plan_cache_mode = {mode}")
         values = ", ".join(_literal(value) for value in query.params)
@@ -192,5 +192,7 @@ async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
 
 def _literal(value: object) -> str:
     if isinstance(value, list):
-        return "ARRAY[" + ", ".join(f"'{v}'" for v in value) + "]"
+        return "ARRAY[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, str | float):
+        return f"'{value}'" + ("::float8" if isinstance(value, float) else "")
     return "NULL" if value is None else str(value)

@@ -117,8 +117,7 @@ class Bound:
 
     def _claim(self, queue: str, limit: int) -> Steps[list[Row]]:
         claim = Claim(self.worker, (queue,), new_token(), limit, limit)
-        found = yield from self.sql.claim(claim, NOW_MS, True, limit)
-        return found + (yield from self.sql.claim(claim, NOW_MS, False, limit))
+        return (yield from self.sql.claim(claim, NOW_MS, claim.kinds))
 
     def _save(self, jobs: list[Row], stage: str, following: str) -> Steps[None]:
         fence = [(n, j[1], j[0], j[8], following, "", 30_000, False) for n, j in enumerate(jobs)]

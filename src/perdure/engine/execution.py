@@ -31,6 +31,7 @@ from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
 
 if TYPE_CHECKING:
+    from perdure.core.model import Job
     from perdure.engine.journey import Journey
     from perdure.engine.runner import Runner
 
@@ -72,15 +73,18 @@ class Execution:
         self.deadline_ms = 0  # after which the supervisor acts; 0: never
         self.pauses = 0
 
+    @staticmethod
+    def isolated(runner: Runner, job: Job, stage: AnyStage) -> bool:
+        """Whether the stage runs in a cell."""
+        # what was typed at a prompt can be found by no other process: there even a suspect runs here
+        return runner.cells and (stage.isolate or (job.suspect and stage.pipeline.module is not None))
+
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
         if job.resumed:
             self.items = await self._load_items()
-        # what was typed at a prompt can be found by no other process: there even a suspect runs here
-        isolated = self.runner.cells and (
-            stage.isolate or (job.suspect and stage.pipeline.module is not None)
-        )
+        isolated = self.isolated(self.runner, job, stage)
         if stage.timeout is not None and not isolated:
             self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
         self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)

@@ -11,6 +11,7 @@ before the answer is given. Without /proc only the kernel's limits and process g
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Coroutine, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 
 from perdure.engine.call import OnMessage, OnStart
 from perdure.engine.crossing import DONE, RemoteError
+from perdure.engine.gate import Gate
 from perdure.engine.host import GRACE_S, Host
 from perdure.engine.verdict import CellCrashed, CellDoubtful, CellOverdue, Limits, NurseryLost, PreloadFailed
 from perdure.errors import PerdureError
@@ -31,8 +33,10 @@ __all__ = [
 class Nursery:
     """Runs calls in cells; starts its warm process at the first call and again whenever that process was lost."""
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = (), memory_bytes: float = math.inf) -> None:
+        """`memory_bytes`: that cells may take together, by the limits of each; see `gate`."""
         self._preload = list(preload)
+        self.gate = Gate(memory_bytes)
         self._home = _directory()  # stage code may leave it before a nursery is started again
         self._host: asyncio.Task[Host] | None = None
         self._closed = False

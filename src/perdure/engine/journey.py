@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.gathered import Gathered
+from perdure.core.lane import plain
 from perdure.core.model import Job
 from perdure.core.outcome import Outcome
 from perdure.core.scope import Work
@@ -60,7 +61,7 @@ class Journey:
         """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""
         job = self.job
         # a claim takes nothing from a lane that is down
-        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == job.lane else looked_ms
+        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == plain(job.lane) else looked_ms
         self.work = Work(
             job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
             self.requests, deadline_s=_calls_until_s(stage), allowed_s=allowed_ms / 1000,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
-from perdure.core.lane import lane_of
+from perdure.core.lane import lane_of, sized
 from perdure.core.model import repairs
 from perdure.core.outcome import (
     Crashed,
@@ -269,6 +269,8 @@ class Runner:
         output = await saving.stage_output(
             stage, ran.produced.output, input_hash, duration_ms, self.blobs, degraded
         )
+        if 0 < current().large_bytes <= output.size:
+            job = journey.job = replace(journey.job, lane=sized(journey.job.lane, True))
         rows, spawned = saving.told_apart(ran.emitted)
         rows += ran.produced.rows
         documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
@@ -341,7 +343,9 @@ class Runner:
         try:
             if away is not None:
                 raise away
-            return await Execution(self, journey, stage, input_hash, raws).run(), False
+            async with self._room(journey, stage):
+                journey.stage_started_ms = monotonic_ms()
+                return await Execution(self, journey, stage, input_hash, raws).run(), False
         except SavedUnreadable as unreadable:
             if any(made.stage == unreadable.stage for made in journey.outputs):
                 raise  # saved by this very claim: to run it again would change nothing
@@ -355,6 +359,13 @@ class Runner:
                 await self._held(journey, stage, told)  # or nobody would know that the service is away
                 journey.lane = stage.lane
             return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+
+    def _room(self, journey: Journey, stage: AnyStage) -> AbstractAsyncContextManager[None]:
+        """Memory for the stage's cell. To wait for it takes nothing of the stage's time and charges nobody: the stage
+        has not begun."""
+        if not Execution.isolated(self, journey.job, stage):
+            return nullcontext()
+        return self.nursery.gate.enter(journey.job.org, stage.memory_mb << 20)
 
     def _answered(self, journey: Journey, name: str) -> bool:
         """Whether a service gave this output to the present generation."""

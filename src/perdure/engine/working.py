@@ -20,6 +20,7 @@ from perdure.engine.child_process import WAIT_S
 from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
+from perdure.engine.gate import memory_bytes
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
@@ -174,7 +175,15 @@ class Working:
         queues, concurrency = group or (self.queues, self.concurrency)
         runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
         return Worker(
-            self.store, runner, slate, worker, queues, concurrency, self.settings.poll_s, alone=alone
+            self.store,
+            runner,
+            slate,
+            worker,
+            queues,
+            concurrency,
+            self.settings.poll_s,
+            alone,
+            self.settings.large_slots,
         )
 
     async def _collect_garbage(self) -> None:
@@ -251,7 +260,9 @@ class Working:
         modules = {p.module for p in self.pipelines.values() if p.module}
         importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
         wanted = {name for p in self.pipelines.values() for stage in p.stages for name in stage.preload}
-        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable, *sorted(wanted)])
+        bound_mb = self.settings.cells_memory_mb
+        room_bytes = memory_bytes() if bound_mb is None else bound_mb << 20
+        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable, *sorted(wanted)], room_bytes)
 
     def warm(self, nursery: Nursery) -> None:
         """Start the nursery in the background; whatever is wrong with it shows at first use."""

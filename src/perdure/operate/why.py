@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from perdure.core.frozen import frozen
 from perdure.core.handover import Handover
-from perdure.core.lane import needs_of
+from perdure.core.lane import is_large, needs_of
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
 from perdure.errors import SettingInvalid
@@ -71,15 +71,23 @@ def _queued(s: Situation) -> Said:
     if (aside := _unserved(s)) is not None:
         return aside
     alone = ", alone because a worker died with it in hand" if job.suspect else ""
+    if is_large(job.lane) and not job.suspect:
+        alone = ", in one of the slots for large documents"
     served = f"{count(len(s.serving), 'worker')} {'serves' if len(s.serving) == 1 else 'serve'} the queue"
     if not s.ahead:
-        return (
-            f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}",
-            None,
-        )
+        told = f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}"
+        return f"{told}{_share(s)}", None
     ahead = f"{s.ahead:,}" if s.ahead < AHEAD_MAX else f"more than {AHEAD_MAX - 1:,}"
     order = f"{ahead} {'is' if s.ahead == 1 else 'are'} before it and {served}"
     return f"It has waited for {waited} in queue {job.queue}: {order}; it begins by itself{alone}", None
+
+
+def _share(s: Situation) -> str:
+    """Why others may begin before it."""
+    if s.running < 2:
+        return ""
+    bound = "while others have documents, it holds at most two thirds of a worker's slots for long"
+    return f"; its organisation has {s.running:,} in work, and {bound}"
 
 
 def _parked(s: Situation, job: JobRecord, waited: str) -> Said:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from perdure.core.lane import LARGE
 from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import CountingSql
 from perdure.store.fairness import HEAD, FairnessSql
 from perdure.store.lacking import IS_LACKED
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Kind
 
 #: A delay that stands for "until all that it spawned has ended".
 GATHERS = -1
@@ -213,9 +214,10 @@ HELD_READY = f"{_HELD} state = 'queued' {_HELD_IN} AND suspect = $5 {_HELD_ORDER
 HELD_PARKED = (
     f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' {_HELD_IN} {_HELD_ORDER} $5"
 )
-#: It stands in the lane '' and can be claimed; under a limit it must be let in first.
+#: It stands in a lane without needs and can be claimed; under a limit it must be let in first.
 LEND_SET = (
-    "probe = $1, home = lane, home_vt = nullif({job}.vt, 0), lane = '', vt = {vt}, "
+    "probe = $1, home = lane, home_vt = nullif({job}.vt, 0), "
+    f"lane = CASE WHEN lane LIKE '%{LARGE}' THEN '{LARGE}' ELSE '' END, vt = {{vt}}, "
     "state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END"
 )
 #: The job gets its old turn back. $2: the dependency was up since then, and a release could not recall the job because
@@ -225,6 +227,8 @@ RECALL_SET = (
     "CASE WHEN $2 THEN NULL ELSE home_vt END, (SELECT coalesce(({head}), {job}.vt - f.shift) "
     "FROM flow f WHERE f.queue = {job}.queue AND f.pipeline = {job}.pipeline AND f.lane = {job}.home)) ELSE vt END"
 ).replace("{head}", HEAD)
+#: Of a flow f: it is one of large documents.
+IS_LARGE = f"(f.lane LIKE '%{LARGE}')"
 #: Of a job: neither its lane is down nor its queue paused.
 IN_SERVICE = (
     "lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL) "
@@ -426,6 +430,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     )
     DOCUMENT_COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
+    DOCUMENT_SIZES: str
     DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
     DOCUMENT_CONTENT = (
         "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
@@ -756,5 +761,14 @@ class Dialect(CountingSql, FairnessSql, ABC):
         that were still ours."""
 
     @abstractmethod
-    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
+    def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
         """Take ready jobs under the claim's token; rows of JOB_COLUMNS, DOCUMENT_COLUMNS and the turn of the job."""
+
+    @abstractmethod
+    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+        """Ready jobs that a claim might take, without locks: of each flow the first ones from each of these turns on.
+        Rows: number of the turn, queue, lane and pipeline, turn, rank and id of the job, its organisation."""
+
+    @abstractmethod
+    def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
+        """Take these jobs (turn, rank, id, organisation) as `claim` does, unless others have or lock them."""

@@ -7,9 +7,10 @@ or leaves fills in the same transaction, under the lock of the limit's row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from perdure.core.frozen import frozen
-from perdure.core.lane import needs_of
+from perdure.core.lane import is_large, needs_of, sized
 from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
@@ -38,9 +39,14 @@ class Entry:
         return (self.job.queue, self.job.pipeline, self.job.lane)
 
 
-def first(document: NewDocument) -> Entry:
+def first(document: NewDocument, large: bool) -> Entry:
     """The main job of a new document."""
-    return Entry(document.org, document.id, job_key(document.id), document.job)
+    return Entry(document.org, document.id, job_key(document.id), with_size(document.job, large))
+
+
+def with_size(job: NewJob, large: bool) -> NewJob:
+    """The job in the lane of large documents, or of others."""
+    return replace(job, lane=sized(job.lane, large)) if large != is_large(job.lane) else job
 
 
 def follow_up(parent: Job, job: NewJob) -> Entry:
@@ -50,7 +56,8 @@ def follow_up(parent: Job, job: NewJob) -> Entry:
         name = f"{name}{REPAIRED}"
     if parent.generation > 1:
         name = f"{name}-g{parent.generation}"
-    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job, parent.generation)
+    new = with_size(job, is_large(parent.lane))
+    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), new, parent.generation)
 
 
 def declare_flows(sql: Dialect, flows: Iterable[Flow]) -> Steps[None]:

@@ -6,7 +6,8 @@
                   └────────────── a call failed ◄─────────────────┘
 
 An operator's hold ends only by `release`. A document that is *lent* can be claimed although its lane is down: its job
-stands in the lane '' (so a claim costs what it always costs), with the dependency in `probe` and its lane in `home`.
+stands in the lane '' or, if it is large, '~' (so a claim costs what it always costs), with the dependency in `probe`
+and its lane in `home`.
 Whatever saves its stage or ends its claim puts it back. One that nobody has claimed by the next round is recalled, so
 there are never more of them than may go at a time, and one whose queue lost its workers keeps nobody waiting.
 All of this happens under one lock, so it does no harm if two sweepers are at it.
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from perdure.core.frozen import frozen
-from perdure.core.lane import needs_of
+from perdure.core.lane import like, needs_of
 from perdure.core.model import State
 from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
 from perdure.store import entering, fairness
@@ -98,7 +99,9 @@ def lend(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> S
     if held is None or held.held_by != BREAKER:
         return 0, False
     flows = yield Query(sql.FLOWS)
-    lent = {(queue, pipeline, "") for queue, pipeline, lane, *_ in flows if name in needs_of(lane)}
+    lent = {
+        (queue, pipeline, like("", lane)) for queue, pipeline, lane, *_ in flows if name in needs_of(lane)
+    }
     # before a job is locked
     yield from entering.declare_flows(sql, lent - {tuple(flow[:3]) for flow in flows})
     if held.ramp_ms is None:
@@ -189,14 +192,14 @@ def _from_zero(found: Sequence[Row]) -> list[Row]:
 
 def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Sequence[Row]) -> Steps[None]:
     """What is under a limit is let in as its room allows; what was raised stays before all others."""
-    flows = [(queue, pipeline, "") for *_, queue, pipeline, _, _ in found]
+    flows = [(queue, pipeline, like("", lane)) for *_, queue, pipeline, lane, _ in found]
     wanted = [(flow, row[4]) for flow, row in zip(flows, found, strict=True)]
     given = yield from fairness.from_present(sql, wanted)
     lent = [(row[4], row[3], turn if row[1] >= 0 else 0.0) for row, turn in zip(found, given, strict=True)]
     yield Query(sql.LEND, (name,), sorted(lent))
     for *_, limit_key, key, queue, _, lane, state in found:
         counting.job(key, queue, lane, state, -1)
-        counting.job(key, queue, "", "queued" if limit_key is None else "parked")
+        counting.job(key, queue, like("", lane), "queued" if limit_key is None else "parked")
     limits = {limit_key for *_, limit_key, _, _, _, _, _ in found if limit_key is not None}
     yield from entering.fill(sql, limits, now_ms, counting)
 
@@ -206,7 +209,7 @@ def _recall(sql: Dialect, counting: Counting, name: str, was_up: bool = False) -
     limit. `was_up`: the dependency was up since then, and the old turns of these jobs say nothing any more."""
     recalled = yield Query(sql.RECALL, (name, was_up))
     for key, queue, lane, state, *_ in recalled:
-        counting.job(key, queue, "", state, -1)
+        counting.job(key, queue, like("", lane), state, -1)
         counting.job(key, queue, lane, state)
     if limited := [row for row in recalled if row[3] == State.QUEUED and row[6] is not None]:
         yield Query(sql.PARK, rows=sorted((org, id_) for *_, org, id_, _ in limited))

@@ -8,6 +8,7 @@ counters can be written as absolute values.
 from __future__ import annotations
 
 from dataclasses import field
+from typing import NamedTuple
 
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.frozen import frozen
@@ -140,6 +141,24 @@ class Add:
 
 
 @frozen
+class Passing:
+    """Organisations that have their share of a worker already: jobs of others are taken first, or (`fill` is False)
+    alone."""
+
+    orgs: tuple[str, ...]
+    fill: bool
+
+
+class Kind(NamedTuple):
+    """Jobs of which a claim takes up to `most`."""
+
+    most: int
+    suspect: bool = False
+    large: bool | None = None  # None: of any size
+    passing: Passing | None = None
+
+
+@frozen
 class Claim:
     """Take up to `limit` ready jobs (and `suspects` suspect ones) under `token`. Answer: a list of `Claimed`."""
 
@@ -151,6 +170,25 @@ class Claim:
     idle: bool | None = False  # whether the worker is marked as one that waits for work; None: nobody knows
     alone: bool = True  # False: others claim under its id, so that it is always worth waking
     pipelines: tuple[str, ...] | None = None  # that the worker has; None: it takes jobs of any
+    large: int | None = None  # up to so many large ones besides; None: they are among those of `limit`
+    passing: Passing | None = None
+    passing_large: Passing | None = None
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """What it asks for."""
+        small = None if self.large is None else False
+        asked = (
+            Kind(self.suspects, suspect=True),
+            Kind(self.limit, large=small, passing=self.passing),
+            Kind(self.large or 0, large=True, passing=self.passing_large),
+        )
+        return [kind for kind in asked if kind.most]
+
+    @property
+    def most(self) -> int:
+        """The number of jobs that it takes at most."""
+        return self.limit + self.suspects + (self.large or 0)
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from perdure.core.clock import Clock
 from perdure.core.gathered import Gathered
-from perdure.core.lane import needs_of
+from perdure.core.lane import needs_of, plain
 from perdure.core.model import Job, is_gathered, job_name, repairs
 from perdure.errors import InputInvalid
 from perdure.store import exchange, rows
@@ -123,7 +123,10 @@ class Reading:
         return [(row[0], row[1]) for row in await self._rows(self.sql.ROWS, org, document_id, name)]
 
     async def lanes(self) -> list[LaneRecord]:
-        return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
+        found = {
+            plain(name): LaneRecord(plain(name), *rest) for name, *rest in await self._rows(self.sql.LANES)
+        }
+        return list(found.values())
 
     async def dependencies(self) -> list[DependencyRecord]:
         """Every dependency that a lane names or that was ever held or called, by name."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
+from perdure.core.lane import like, plain
 from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State
 from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
 from perdure.store.base import Row
@@ -29,6 +30,7 @@ from perdure.store.text import cleaned
 
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
 JOB_QUEUE = JOB_COLUMNS.split(", ").index("j.queue")
+JOB_ORG = JOB_COLUMNS.split(", ").index("j.org")
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
@@ -79,8 +81,8 @@ def status(row: Row) -> Status:
     due_ms = None if run_at_ms == GATHERING_MS else run_at_ms
     return Status(
         id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
-        bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
-        bool(remote),
+        bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message,
+        None if held_by is None else plain(held_by), bool(remote),
     )  # fmt: skip
 
 
@@ -114,12 +116,21 @@ def content(document_id: str, d: NewDocument) -> Row:
 
 
 def save_fence(ordinal: int, op: Save) -> Row:
-    return (ordinal, op.job.org, op.job.id, op.job.token, op.stage, op.lane, op.lease_ms, op.suspect)
+    return (
+        ordinal,
+        op.job.org,
+        op.job.id,
+        op.job.token,
+        op.stage,
+        like(op.lane, op.job.lane),
+        op.lease_ms,
+        op.suspect,
+    )
 
 
 def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     """What the job becomes. Nobody else may change a fenced job, so its counters are absolute."""
-    j = op.job
+    j, lane = op.job, like(op.lane, op.job.lane)
     attempts, postpones, postponed_ms, releases, crashes = (
         j.attempts,
         j.postpones,
@@ -140,7 +151,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             state = State.WAITING if delay_ms else State.QUEUED
             attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
             postponed_ms += delay_ms if bounded else 0
-        case Hold(suspect=suspect, aside=False) if op.lane in lanes_down:
+        case Hold(suspect=suspect, aside=False) if lane in lanes_down:
             state = State.QUEUED
             attempts, holds = attempts - 1, 0
         case Hold(suspect=suspect):
@@ -156,7 +167,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
         state = State.PARKED  # back under its limit: the flush that fills it counts under the limit's lock
     terminal = state is State.DEAD
     return (
-        ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, op.lane, delay_ms, attempts,
+        ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, lane, delay_ms, attempts,
         postpones, postponed_ms, releases, crashes, holds, suspect, terminal, aside,
     )  # fmt: skip
 
@@ -168,7 +179,7 @@ def finish(ordinal: int, op: Settle) -> Row:
 
 def hand_over(ordinal: int, op: HandOver) -> Row:
     j = op.job
-    return (ordinal, j.org, j.id, j.token, op.stage, op.lane, op.token, op.remote)
+    return (ordinal, j.org, j.id, j.token, op.stage, like(op.lane, j.lane), op.token, op.remote)
 
 
 def event(e: NewEvent, now_ms: int, handing: HandOver | None = None) -> Row:

@@ -22,6 +22,7 @@ from perdure.store.dialect import (
     HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
+    IS_LARGE,
     JOB_COLUMNS,
     LEND_SET,
     LOCK_DOCUMENT,
@@ -51,7 +52,7 @@ from perdure.store.dialect import (
 )
 from perdure.store.fairness import FLOW_TIMES, NEW_TURN, PARKED, PARKED_FIRST
 from perdure.store.feed import NEW_FEED
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Kind
 from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
 
@@ -97,6 +98,7 @@ class SqliteDialect(Dialect):
     WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
     DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')}"
     DOCUMENT_LOCK_PURGE = DOCUMENT_LOCK
+    DOCUMENT_SIZES = f"SELECT d.org, d.id, d.size FROM document d WHERE {WHICH.format(t='d', id='id')}"
     DOCUMENT_OPEN = (
         f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
@@ -238,13 +240,17 @@ class SqliteDialect(Dialect):
     )
 
     _FLOWS = (
-        "SELECT f.queue, f.lane, f.pipeline, f.shift FROM flow f JOIN queue q ON q.name = f.queue "
+        f"SELECT f.queue, f.lane, f.pipeline, f.shift, {IS_LARGE} FROM flow f JOIN queue q ON q.name = f.queue "
         "JOIN lane l ON l.name = f.lane WHERE f.queue IN (SELECT value FROM json_each($1)) "
         "AND ($2 IS NULL OR f.pipeline IN (SELECT value FROM json_each($2))) AND NOT q.paused AND l.down_ms IS NULL"
     )
     _READY = (
         "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
         "AND suspect = $4 ORDER BY vt, priority DESC, id LIMIT $5"
+    )
+    _LOOK = (
+        "SELECT vt, -priority, id, org FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
+        "AND suspect = FALSE AND vt >= $4 ORDER BY vt, priority DESC, id LIMIT $5"
     )
     _TAKE = (
         "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
@@ -275,17 +281,34 @@ class SqliteDialect(Dialect):
             yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2],) for row in kept])
         return accepted
 
-    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        ready: list[Row] = []
+    def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
+        chosen: list[Row] = []
+        flows = yield from self._flows(claim)
+        for most, suspect, large, _ in kinds:
+            ready: list[Row] = []
+            for *flow, shift, is_large in flows:
+                if large is None or large == is_large:
+                    for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, most))):
+                        ready.append((vt + shift if vt > 0 else vt, rank, id_))
+            chosen += nsmallest(most, ready) if len(flows) > 1 else ready
+        return (yield from self.take(claim, now_ms, chosen))
+
+    def _flows(self, claim: Claim) -> Steps[list[Row]]:
         served = None if claim.pipelines is None else json.dumps(claim.pipelines)
-        flows = yield Query(self._FLOWS, (json.dumps(claim.queues), served))
-        for *flow, shift in flows:
-            for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, limit))):
-                ready.append((vt + shift if vt > 0 else vt, rank, id_))
-        chosen = nsmallest(limit, ready) if len(flows) > 1 else ready
+        return (yield Query(self._FLOWS, (json.dumps(claim.queues), served)))
+
+    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+        seen: list[Row] = []
+        for *flow, shift, is_large in (yield from self._flows(claim)):
+            for n, turn in enumerate(since if large is None or large == is_large else ()):
+                for vt, *job in (yield Query(self._LOOK, (*flow, turn - shift, window))):
+                    seen.append((n, *flow, vt + shift if vt > 0 else vt, *job))
+        return seen
+
+    def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
         if not chosen:
             return []
         ids = [(row[2],) for row in chosen]
         yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows=ids)
         taken = yield Query(self._TAKEN, rows=ids)
-        return [(*row, turn) for row, (turn, _, _) in zip(taken, chosen, strict=True)]
+        return [(*row, one[0]) for row, one in zip(taken, chosen, strict=True)]
