@@ -141,9 +141,10 @@ class Call:
                 _furnish(self.den, file)
 
     async def leave(self) -> None:
-        """Remove its den."""
-        if self.den is not None:
-            await rooms.remove_soon(self.den)
+        """Remove its den, once."""
+        den, self.den = self.den, None
+        if den is not None:
+            await rooms.remove_soon(den)
 
     async def talk(
         self,
