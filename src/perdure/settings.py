@@ -341,8 +341,8 @@ class Settings(BaseSettings):
         default="auto",
         description="Whether readers of files run without network and rights; require: no worker starts without.",
     )
-    cell_env: str = Field(
-        default="",
+    cell_env: str | None = Field(
+        default=None,
         description="Variables that cells get in addition: names or patterns such as AWS_*, separated by commas.",
     )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")

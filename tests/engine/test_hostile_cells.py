@@ -8,6 +8,7 @@ import pytest
 
 from perdure.calls.dependency import DEPENDENCIES
 from perdure.engine import rooms
+from perdure.store.descriptors import close_unshared
 from perdure.testing import Trial, drain, tick, trial
 from tests.engine.hostile import ATTACKS, deep, files, held
 
@@ -93,6 +94,6 @@ def test_a_very_deep_tree_of_a_killed_process_is_cleared_out(temporary: Path) ->
     (room / "link").symlink_to(temporary)
     (room / "d" / "locked").mkdir(mode=0)
     (room / ".0").mkdir()
-    rooms.close_unshared(rooms._locks.pop(room))
+    close_unshared(rooms._locks.pop(room))
     assert rooms.clear_out() == 1
     assert list(temporary.iterdir()) == []

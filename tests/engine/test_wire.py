@@ -113,7 +113,7 @@ def test_depth_is_bounded_on_both_sides() -> None:
 
 # --- errors ----------------------------------------------------------------------------------
 
-PARTS = ["Permanent", "Permanent", "torn", "torn", None, "", {}]
+PARTS: list[Any] = ["Permanent", "Permanent", "torn", "torn", None, "", {}]
 
 
 def forged(**changed: Any) -> bytes:

@@ -225,7 +225,6 @@ def main(arguments: list[str]) -> NoReturn:
         cell.settle(hello["parent"])
         _load(hello)
         cell.confine(*hello["limits"])
-        sandbox.modules = hello["preload"]
         cell.live(fd)
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
@@ -271,14 +270,14 @@ def _try_sandbox() -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing, "\n".join(sandbox.enter("/nonexistent")).encode())
+            os.write(writing, "\n".join(sandbox.tried("/nonexistent")).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with open(reading, "rb") as answer:
         held = answer.read().decode().splitlines()
     os.waitpid(pid, 0)
-    sandbox.proven = sandbox.in_force(held)
+    sandbox.proven = sandbox.names(held)
     return held
 
 

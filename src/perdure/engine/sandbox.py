@@ -42,8 +42,8 @@ READABLE = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 CAP_DAC_OVERRIDE = 1 << 1  # a worker that is root may run from another user's directory
 
-#: Set by the process that forks cells when it has tried: a cell that cannot do the same must not go on.
-proven = False
+#: The parts that worked when the process that forks cells tried them: each cell uses these and must not go on without.
+proven: frozenset[str] = frozenset()
 #: What was imported for the stages: they may import more from there.
 modules: Sequence[str] = ()
 _entered = False
@@ -59,28 +59,38 @@ def prepare() -> None:
 def enter(den: str) -> list[str]:
     """Give up all rights but to read programs and packages, and to read and write in `den`.
 
-    Returns what holds now: "landlock N" and "seccomp", each unless the kernel lacks it. For a process with one thread.
+    Returns what holds now: "landlock N" and "seccomp", if it is proven. For a process with one thread.
+    Raises: OSError if what is proven does not work.
     """
     global _entered  # noqa: PLW0603
-    if _entered or not sys.platform.startswith("linux"):
+    if _entered or not proven:
         return []
     _entered = True
     libc = _libc()
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _drop_capabilities(libc)
-    held = []
-    for part in (_landlock, _seccomp):
-        try:
-            held.append(part(libc, den))
-        except OSError:
-            if proven:
-                raise
+    return [part(libc, den) for name, part in PARTS.items() if name in proven]
+
+
+def tried(den: str) -> list[str]:
+    """Try which parts work here; for a process that ends at once. A kernel or container may also kill it for that."""
+    global proven, _entered
+    held: list[str] = []
+    for name in PARTS if sys.platform.startswith("linux") else ():
+        proven, _entered = frozenset([name]), False
+        with suppress(OSError):
+            held += enter(den)
     return held
+
+
+def names(held: Iterable[str]) -> frozenset[str]:
+    """The parts that this is told of."""
+    return frozenset(part.partition(" ")[0] for part in held)
 
 
 def in_force(held: Iterable[str]) -> bool:
     """Whether these are enough to be called a sandbox."""
-    return {name.partition(" ")[0] for name in held} == {"landlock", "seccomp"}
+    return names(held) == {"landlock", "seccomp"}
 
 
 @cache
@@ -175,3 +185,6 @@ def _seccomp(libc: ctypes.CDLL, _: str) -> str:
     program = _Program(len(code) // 8, code)
     _checked(libc.syscall(number, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(program)))
     return "seccomp"
+
+
+PARTS = {"landlock": _landlock, "seccomp": _seccomp}

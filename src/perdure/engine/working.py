@@ -259,7 +259,7 @@ class Working:
         """For stages that run in a process of their own."""
         found = list(self.pipelines.values())
         boxed = [p for p in found if any(stage.sandbox for stage in p.stages)]
-        return Nursery(_modules(found), _modules(boxed), self.settings.sandbox, self.settings.cell_env)
+        return Nursery(_modules(found), _modules(boxed), self.settings.sandbox, self.settings.cell_env or "")
 
     def warm(self, nursery: Nursery) -> None:
         """Start the nursery in the background; whatever is wrong with it shows at first use."""
