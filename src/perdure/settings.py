@@ -353,6 +353,14 @@ class Settings(BaseSettings):
         default=None,
         description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",
     )
+    sandbox: Literal["auto", "off", "require"] = Field(
+        default="auto",
+        description="Whether readers of files run without network and rights; require: no worker starts without.",
+    )
+    cell_env: str | None = Field(
+        default=None,
+        description="Variables that cells get in addition: names or patterns such as AWS_*, separated by commas.",
+    )
     log_level: str = Field(default="INFO", description="The least severe log line that is written.")
 
 

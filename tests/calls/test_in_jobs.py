@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 
 from perdure import Document, Pipeline
 from perdure.calls import Dependency, FullJitter, Policy, Timing
-from perdure.calls.dependency import DEPENDENCIES, Home, Known
+from perdure.calls.dependency import DEPENDENCIES, Home
 from perdure.calls.fleet import Fleet
 from perdure.calls.timing import TIMING
 from perdure.engine.sweeper import Retention
@@ -126,7 +127,7 @@ def test_a_cell_that_serves_another_document_knows_what_the_worker_knows_by_now(
     )  # it is set for good where cells begin
     state, worker = forget(celled.NAME), Home()
     for open_ in (True, False, True):
-        worker.unpack([Known(celled.NAME, open_=open_)])
+        worker.unpack([[celled.NAME, None, open_, 0.0, -math.inf]])
         assert state.breaker.state == ("open" if open_ else "closed")
 
 

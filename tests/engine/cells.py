@@ -84,5 +84,4 @@ def all_gone(pids: Iterable[int], within_s: float = 90) -> bool:
 
 
 def host_pid(cells: Nursery) -> int:
-    assert cells._host is not None
-    return cells._host.result().process.pid
+    return cells._hosts[False].result().process.pid

@@ -367,7 +367,7 @@ PARENT = """
         async def note(message):
             left.extend(json.loads(message))
             if len(left) == 6:
-                print(json.dumps([cells._host.result().process.pid, *pids, *left]), flush=True)
+                print(json.dumps([cells._hosts[False].result().process.pid, *pids, *left]), flush=True)
             return b""
         await asyncio.gather(
             *(cells.run({module!r} + ":leaving", b"hang", note, Limits(), started=pids.append) for _ in range(3))

@@ -15,7 +15,7 @@ import pytest
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
 from perdure.engine.host import REST_S
-from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery
+from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery, RemoteError
 from perdure.errors import PipelineInvalid
 from tests.engine import cells
 
@@ -101,7 +101,7 @@ async def test_at_the_same_time_each_has_its_own(nursery: Nursery) -> None:
 @in_nursery
 async def test_after_an_error_it_serves_no_other(nursery: Nursery) -> None:
     first = await run(nursery, pid)
-    with pytest.raises(ValueError, match="its own"):
+    with pytest.raises(RemoteError, match="its own"):
         await run(nursery, raises)
     assert await run(nursery, pid) != first
 

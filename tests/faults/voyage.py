@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from perdure import Context, Document, Pipeline, Result
-from tests.faults.record import Run
+from tests.faults.record import INSERT_EFFECT, Run
 
 STAGES = ["fetch", "extract", "split", "embed", "index"]
 LANDING = "land"
@@ -44,7 +44,7 @@ def extract(doc: Document, fetch: str, ctx: Context) -> Result[int]:
     return run.finish(ctx, len(fetch))
 
 
-@voyage.stage(isolate=True)
+@voyage.stage(isolate=True, statements=[INSERT_EFFECT])
 def split(doc: Document, extract: int, ctx: Context) -> Result[int]:
     run = Run(doc, "split")
 
@@ -95,7 +95,7 @@ async def land(doc: Document, ctx: Context) -> Result[int]:
 hasty = Pipeline("hasty", backoff_s=0.1, lease_s=3)
 hasty.stage(fetch)
 hasty.stage(extract)
-hasty.stage(isolate=True)(split)
+hasty.stage(isolate=True, statements=[INSERT_EFFECT])(split)
 hasty.stage(embed)
 hasty.stage(index)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import pickle
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from perdure.core.chunk import Connection
+from perdure.engine import cell_messages
+from perdure.engine.cell_env import passes
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.gate import Gate
@@ -27,6 +28,9 @@ OnMessage = Callable[[bytes], Awaitable[bytes]]
 class SimNursery:
     """What the runner asks for a cell."""
 
+    boxes = False
+    passes = staticmethod(passes(""))
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.gate = Gate(CELLS_BYTES)
@@ -43,11 +47,13 @@ class SimNursery:
         started: Any = None,
         reuse: int = 1,
         whose: str = "",
-    ) -> bytes:
+        accept: Any = None,
+        box: Any = None,
+    ) -> Any:
         if self.world.rng.random() < self.world.faults.nursery_lost:
             self.world.happened("nursery lost")
             raise NurseryLost("simulated")
-        work: Assignment = pickle.loads(payload)
+        work = Assignment.unpacked(payload)
         stage = find_target(work.target)
         document = Document.from_payload(work.document, LocalFile(None))
         context = Context(
@@ -62,7 +68,7 @@ class SimNursery:
         finally:
             in_cell.reset(token)
         produced, rows, _ = conclude(stage, document, context, values, returned)
-        return pickle.dumps((produced, rows))
+        return await accept(cell_messages.answer(produced, rows))
 
     async def _within(self, wall_s: float | None, running: Coroutine[Any, Any, Any]) -> Any:
         """What the cell gives within its time; a cell is frozen with its worker here, and that time does not count."""
@@ -97,16 +103,15 @@ class CellPort:
         raise AssertionError("stages here are async")
 
     async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
-        await self._on_message(pickle.dumps(("item", key, value, emitted)))
+        await self._on_message(cell_messages.item(key, value, emitted))
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
         raise AssertionError("stages here are async")
 
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
-        found: list[Connection] = pickle.loads(
-            await self._on_message(pickle.dumps(("nearest", threshold, each, None)))
+        return cell_messages.connections(
+            await self._on_message(cell_messages.ask("nearest", threshold, each))
         )
-        return found
 
     def connect_sync(self, threshold: float, each: int) -> int:
         raise AssertionError("stages here are async")

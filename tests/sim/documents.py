@@ -254,7 +254,7 @@ async def tear(doc: Document, cut: int, ctx: Context) -> Result[int]:
     return Result(await run(ctx, "tear"), sql=_effect(doc, ctx, "tear"))
 
 
-@scans.stage(isolate=True, timeout=4.0)
+@scans.stage(isolate=True, timeout=4.0, statements=[EFFECT])
 async def scan(doc: Document, ctx: Context) -> Result[int]:
     return Result(await run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))
 

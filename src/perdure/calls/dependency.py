@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from threading import Lock
+from typing import Any
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
@@ -18,6 +19,10 @@ from perdure.core.scope import MESSENGERS, WORK, Work
 
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
+NAME_MAX = 200  # characters, of what a cell tells
+COUNT_MAX, TIME_MAX = (1 << 31) - 1, 1 << 43
+TOLD_MAX = 1_000  # outcomes of one report that move breaker and limiter, which need far fewer
+STRANGE_MAX = 100
 
 
 _counting = Lock()
@@ -172,83 +177,113 @@ def forget_all() -> None:
 
 
 @frozen
-class Known:
-    """What is known of a dependency, for a cell; or what a cell learned, for its worker."""
+class Learned:
+    """What a cell learned of a dependency, for its worker."""
 
     name: str
-    held: str | None = None
-    open_: bool = False
-    tokens: float = 0.0
-    success_s: float = -math.inf
-    requests: int = 0
-    successes: int = 0
-    failures: int = 0
-    throttled: int = 0
-    rows: tuple[Operation, ...] = ()
+    requests: int
+    successes: int
+    failures: int
+    throttled: int
+    tokens: float
+    dropped: int
+    rows: list[list[Any]]  # retries, success, latency, added, time: see Operation
 
 
 class Home:
     """A worker's state goes with a stage into its cell, and what the calls there learned comes home."""
 
-    def pack(self) -> list[Known]:
+    def pack(self) -> list[list[Any]]:
         """All that has a name here."""
         return [
-            Known(d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.success_s)
+            [d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.success_s]
             for d in DEPENDENCIES.values()
         ]
 
-    def unpack(self, packed: list[Known]) -> None:
+    def unpack(self, packed: list[list[Any]]) -> None:
         """A cell begins with what its worker knew; it records its operations for the worker."""
         begin_recording()
         now_s = TIMING.clock()
-        for known in packed:
-            state = dependency(known.name)
-            state.held, state.success_s, state.rows = known.held, known.success_s, []
-            state.budget.tokens = known.tokens
+        for name, held, open_, tokens, success_s in packed:
+            state = dependency(name)
+            state.held, state.success_s, state.rows = held, success_s, []
+            state.budget.tokens = tokens
             state.breaker.reset(
                 now_s
             )  # what an earlier stage met in this cell is its worker's business by now
-            if known.open_:
+            if open_:
                 state.breaker.trip(now_s)
 
     def away(self, name: str) -> bool:
         """Whether the breaker is open."""
         return name in DEPENDENCIES and DEPENDENCIES[name].breaker.state == "open"
 
-    def report(self) -> list[Known] | None:
+    def report(self) -> list[list[Any]] | None:
         """Of each dependency that was asked."""
         told = [
-            Known(
-                d.name, requests=d.requests, successes=d.successes, failures=d.failures, throttled=d.throttled,
-                tokens=d.budget.tokens, rows=tuple(d.rows or ()),
-            )
+            [
+                d.name, d.requests, d.successes, d.failures, d.throttled, d.budget.tokens, d.dropped,
+                [[r.retry_count, r.success, r.latency_ms, r.added_ms, r.timestamp_ms] for r in d.rows or ()],
+            ]
             for d in DEPENDENCIES.values()
             if d.requests
         ]  # fmt: skip
         for state in DEPENDENCIES.values():  # this cell may serve another stage, and tells nothing twice
-            state.requests = state.successes = state.failures = state.throttled = 0
+            state.requests = state.successes = state.failures = state.throttled = state.dropped = 0
             state.rows = []
         return told or None
 
-    def learn(self, report: list[Known]) -> None:
-        """As if the calls had been made here, just now."""
+    def learn(self, report: Any, work: Work) -> None:
+        """As if the calls had been made here, just now. Raises: ValueError, TypeError for what no cell can tell.
+
+        A service that neither this worker nor the stage knows is heard of only while there are few.
+        """
         now_s = TIMING.clock()
-        for told in report:
+        for told in [_learned(entry) for entry in report]:
+            if (
+                told.name not in DEPENDENCIES
+                and told.name not in work.needs
+                and len(DEPENDENCIES) >= STRANGE_MAX
+            ):
+                continue
             state = dependency(told.name)
             state.requests += told.requests
             state.runs += 1
             state.failures += told.failures
             state.throttled += told.throttled
-            for _ in range(told.successes):
+            state.successes += told.successes - min(told.successes, TOLD_MAX)
+            for _ in range(min(told.successes, TOLD_MAX)):
                 state.answered(now_s)
-            for _ in range(told.failures):
+            for _ in range(min(told.failures, TOLD_MAX)):
                 state.breaker.failed(now_s)
                 state.limiter.failed(now_s)
-            for _ in range(told.throttled):
+            for _ in range(min(told.throttled, TOLD_MAX)):
                 state.limiter.throttled(now_s)
             state.budget.tokens = min(state.budget.tokens, told.tokens)
             for row in told.rows:
-                state.record(row)
+                state.record(Operation(told.name, row[0], row[1], row[2], row[3], row[4], work.job_id))
+            state.dropped += told.dropped
+
+
+def _learned(entry: Any) -> Learned:
+    """What a cell says of one dependency, each part as it must be."""
+    told = Learned(*entry)
+    counts = (told.requests, told.successes, told.failures, told.throttled, told.dropped)
+    if type(told.name) is not str or not 0 < len(told.name) <= NAME_MAX:
+        raise ValueError("a dependency without a name")
+    if any(type(count) is not int or not 0 <= count <= COUNT_MAX for count in counts):
+        raise ValueError("a count that cannot be")
+    if type(told.tokens) not in (int, float) or not 0 <= told.tokens < math.inf:
+        raise ValueError("tokens that cannot be")
+    if type(told.rows) is not list or len(told.rows) > ROWS_MAX:
+        raise ValueError("operations that cannot be")
+    for retries, success, *times in told.rows:
+        numbers = (retries, *times)
+        if type(success) is not bool or len(times) != 3 or any(type(one) is not int for one in numbers):
+            raise ValueError("an operation of another form")
+        if not all(0 <= one <= TIME_MAX for one in numbers) or max(retries, *times[:2]) > COUNT_MAX:
+            raise ValueError("an operation that took no time that can be")
+    return told
 
 
 MESSENGERS["calls"] = Home()

@@ -21,7 +21,7 @@ from itertools import chain, repeat
 from perdure.app import AsyncPerdure
 from perdure.cli.saying import say, say_lines
 from perdure.cli.target import load_app
-from perdure.engine.child_process import WAIT_S, end_with
+from perdure.engine.child_process import WAIT_S, end_with, hide_memory
 from perdure.engine.collector import calm_collector
 from perdure.engine.fork_signals import own_signals
 from perdure.engine.memory import few_arenas
@@ -46,6 +46,7 @@ def main() -> None:
         app = load_app(target).service
         if options.get("store") is not None:
             app.use(options["store"])
+        hide_memory(app.url)
         if options.get("concurrency") is not None:
             app.concurrency = options["concurrency"]
         if options.get("queues"):

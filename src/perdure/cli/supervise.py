@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.cli.saying import say
 from perdure.core.events import Events
 from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
-from perdure.engine.child_process import adopt_orphans
+from perdure.engine.child_process import adopt_orphans, hide_memory
 from perdure.engine.supervisor import Supervisor
 from perdure.errors import PerdureError, UsageError
 from perdure.store.sql_store import SqlStore
@@ -41,6 +41,7 @@ def main() -> None:
         tracing: list[Traces] = []
 
         def opened(store: SqlStore, hello: dict[str, Any]) -> None:
+            hide_memory(hello["store"])
             if (traces := trace(hello["traces"], events, store.traceparent)) is not None:
                 tracing.append(traces)
             if hello["metrics_port"]:

@@ -38,7 +38,7 @@ class Messenger(Protocol):
     """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
 
     def pack(self) -> object:
-        """In the worker: what a cell should know, picklable."""
+        """In the worker: what a cell should know, as plain values."""
 
     def unpack(self, packed: Any) -> None:
         """In the cell: what the worker knew."""
@@ -47,10 +47,10 @@ class Messenger(Protocol):
         """In the worker: whether it knows that this service is away."""
 
     def report(self) -> object:
-        """In the cell: what there is to tell, picklable; None for nothing."""
+        """In the cell: what there is to tell, as plain values; None for nothing."""
 
-    def learn(self, report: Any) -> None:
-        """In the worker: what a cell told."""
+    def learn(self, report: Any, work: Work) -> None:
+        """In the worker: what a cell told of this work. Raises: ValueError, TypeError for what no cell can tell."""
 
 
 #: By name; whoever has something to carry puts a messenger here when it is imported.

@@ -7,25 +7,27 @@ go on, but nothing it does is accepted.
 from __future__ import annotations
 
 import asyncio
-import pickle
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK
-from perdure.engine import rooms
+from perdure.engine import cell_messages, rooms, wire
+from perdure.engine.cell_env import settings_for_cell
+from perdure.engine.cell_messages import Checker
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, keep
-from perdure.engine.isolate import CellOverdue, Limits
+from perdure.engine.isolate import Box, CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.saving import item_fingerprint, items_since, told_apart
-from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
-from perdure.errors import LeaseLost
+from perdure.engine.stage_cell import TARGET, Assignment, SavedUnreadable, StageAbsent, conclude, load
+from perdure.engine.wire import Malformed
+from perdure.errors import DependencyDown, LeaseLost, PerdureError
 from perdure.settings import given
 from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
@@ -41,6 +43,9 @@ LOOK_S = 0.25
 LATE_MS = 750  # a look this late says that the loop stood still, not that the stage did
 PAUSES_MAX = 3
 ABANDON_S = 1.0
+READ_HERE = 32 << 10  # bytes of a message; to check more takes long enough for a thread
+
+T = TypeVar("T")
 
 
 @frozen
@@ -72,6 +77,9 @@ class Execution:
         self.progress_ms = monotonic_ms()
         self.deadline_ms = 0  # after which the supervisor acts; 0: never
         self.pauses = 0
+        # a stage that could as well run here is trusted as the worker is
+        self.checker = Checker(self.job.document_id, stage.statements if stage.isolate else None)
+        self.begun = stage.isolate
 
     @staticmethod
     def isolated(runner: Runner, job: Job, stage: AnyStage) -> bool:
@@ -173,41 +181,81 @@ class Execution:
             raise RemoteError(type(left).__name__, str(left)) from None
 
     async def _in_cell(self) -> Ran:
-        stage, journey, room = self.stage, self.journey, rooms.new_room()
+        stage, journey, nursery = self.stage, self.journey, self.runner.nursery
+        box = Box(journey.file) if stage.sandbox and nursery.boxes else None
+        room = rooms.new_room() if box is None else None
+        settings = given()
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
-            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room), given(),
+            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room) if room else None,
+            None if settings is None else settings_for_cell(settings, nursery.passes), not stage.isolate,
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
+        # one in a sandbox cannot import another stage's module
+        whose = self.job.org if box is None else f"{self.job.org} {stage.target}"
         try:
             # what may be to blame for a crash runs alone
             reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse
-            answer = await self.runner.nursery.run(
-                TARGET, pickle.dumps(assignment), self._asked, limits, reuse=reuse, whose=self.job.org
-            )
+            produced, emitted = await nursery.run(
+                TARGET, assignment.packed(), self._asked, limits, reuse=reuse, whose=whose, accept=self._accept, box=box
+            )  # fmt: skip
+        except PerdureError as error:
+            raise self._believed(error) from None
         finally:
-            rooms.remove(room)
-        produced, emitted = pickle.loads(answer)
+            if room is not None:
+                await rooms.remove_soon(room)
         return Ran(produced, emitted)
+
+    async def _checked(self, check: Callable[[bytes], T], body: bytes) -> T:
+        """What a message says. Raises: Malformed."""
+        return check(body) if len(body) <= READ_HERE else await asyncio.to_thread(check, body)
+
+    async def _accept(self, body: bytes) -> tuple[Produced, list[Emitted]]:
+        return await self._checked(self.checker.answer, body)
 
     async def _asked(self, message: bytes) -> bytes:
         """A cell saves an item, looks for what is near, tells of progress, or of the requests it made."""
-        verb, key, value, emitted = pickle.loads(message)
-        if verb == "item":
-            await self.save_item(key, value, emitted)
-        elif verb == "calls":
-            made, self.work.probed, reports = value
-            for name in reports.keys() & MESSENGERS.keys():
-                MESSENGERS[name].learn(reports[name])
-            self.work.requests |= made  # it was handed those made before, and counted on
-        elif verb == "nearest":
-            return pickle.dumps(await self.nearest(key, value))
-        elif verb == "connect":
-            return pickle.dumps(await self.connect(key, value))
-        else:
-            self.progress_ms = monotonic_ms()
+        asked = await self._checked(self.checker.asked, message)
+        match asked.verb:
+            case "item":
+                await self.save_item(*asked.parts)
+            case "calls":
+                self._learn(*asked.parts)
+            case "nearest":
+                return wire.encode(
+                    [cell_messages.connection(one) for one in await self.nearest(*asked.parts)]
+                )
+            case "connect":
+                return str(await self.connect(*asked.parts)).encode()
+            case "begun":
+                self.begun = True
+            case _:
+                self.progress_ms = monotonic_ms()
         return b""
+
+    def _learn(self, requests: Mapping[str, int], probed: bool | None, reports: Mapping[str, Any]) -> None:
+        """What the calls in the cell met. One in a sandbox can reach no service, and knows nothing of any."""
+        try:
+            for name in () if self.stage.sandbox else reports.keys() & MESSENGERS.keys():
+                MESSENGERS[name].learn(reports[name], self.work)
+        except (ValueError, TypeError) as error:
+            raise Malformed(f"a report of calls that cannot be: {error}") from error
+        made = self.work.requests  # it was handed those made before, and counted on
+        self.work.requests |= {name: max(count, made.get(name, 0)) for name, count in requests.items()}
+        self.work.probed = probed
+
+    def _believed(self, error: PerdureError) -> PerdureError:
+        """The error of a cell as far as it can know: not more of a service than its stage has to do with, not that an
+        output is unreadable which it was not given, and not that the stage was never found when it has begun."""
+        stage = self.stage
+        strange = stage.sandbox or (isinstance(error, DependencyDown) and error.name not in stage.needs)
+        if isinstance(error, DependencyDown) and stage.isolate and strange:
+            error.confirmed = error.heard = error.unnamed = False
+        unknown = isinstance(error, SavedUnreadable) and error.stage not in stage.reads
+        if unknown or (isinstance(error, StageAbsent) and self.begun and not stage.isolate):
+            return RemoteError(type(error).__name__, str(error))
+        return error
 
     def _context(self) -> Context:
         stage, job = self.stage, self.job

@@ -42,6 +42,8 @@ class StageOptions(TypedDict, total=False):
     timeout: float | None  # seconds one run may take
     stall: float | None  # seconds it may show no progress
     isolate: bool  # in a process of its own that can be killed
+    sandbox: bool  # which can reach no network and no file but its own
+    statements: Iterable[str]  # that such a process may give in Result(sql=...)
     memory_mb: int  # of that process
     cpu_s: int | None  # of that process
     reuse: int  # runs that such a process serves, one after the other, as long as all go well
@@ -89,6 +91,8 @@ class Stage(Generic[P, R]):
         timeout: float | None = None,
         stall: float | None = None,
         isolate: bool = False,
+        sandbox: bool = False,
+        statements: Iterable[str] = (),
         memory_mb: int = 2048,
         cpu_s: int | None = None,
         reuse: int = 1,
@@ -108,6 +112,8 @@ class Stage(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         self.version, self.was = version, was
         self.timeout, self.stall, self.isolate = timeout, stall, isolate
+        self.sandbox = sandbox
+        self.statements = frozenset([statements] if isinstance(statements, str) else statements)
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
         self.reuse, self.preload = reuse, tuple(preload)
         self.needs = needs if callable(needs) else (needs,) if isinstance(needs, str) else tuple(needs)
@@ -316,6 +322,8 @@ class Stage(Generic[P, R]):
             raise PipelineInvalid(
                 f"{owner}: reuse is for stages that run in a process of their own (isolate=True)"
             )
+        if self.sandbox and not self.isolate:
+            raise PipelineInvalid(f"{owner}: sandbox is for stages with isolate=True")
         if self.backoff_s is not None and self.backoff_s < 0:
             raise PipelineInvalid(f"{owner}: backoff_s must not be negative")
         for name in (*self.needs, *([] if self.was is None else [self.was])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -21,9 +21,10 @@ from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.gate import memory_bytes
-from perdure.engine.isolate import Nursery
+from perdure.engine.isolate import Nursery, NurseryLost, PreloadFailed
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
+from perdure.engine.sandbox import in_force
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.worker import Worker
@@ -37,6 +38,7 @@ GATHER_BATCH = 500
 MOVING = frozenset({"queued", "running", "parked"})
 GARBAGE_S = 6 * 3600
 _log = logging.getLogger("perdure.blobs")
+_workers = logging.getLogger("perdure.worker")
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
 
@@ -150,7 +152,14 @@ class Working:
         await self._clear_out()
         await self._let_go()
         await self._wait_for_blobs()
-        if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
+        stages = [stage for p in self.pipelines.values() for stage in p.stages]
+        if any(stage.sandbox for stage in stages):
+            self._entering = entering = asyncio.create_task(
+                self._enter_sandbox(nursery), name="perdure-sandbox"
+            )
+            if self.settings.sandbox == "require":
+                await entering
+        if any(stage.isolate and not stage.sandbox for stage in stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping.is_set():  # asked while we were getting ready
@@ -257,12 +266,13 @@ class Working:
 
     def new_nursery(self) -> Nursery:
         """For stages that run in a process of their own."""
-        modules = {p.module for p in self.pipelines.values() if p.module}
-        importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
-        wanted = {name for p in self.pipelines.values() for stage in p.stages for name in stage.preload}
+        found = list(self.pipelines.values())
+        boxed = [p for p in found if any(stage.sandbox for stage in p.stages)]
         bound_mb = self.settings.cells_memory_mb
         room_bytes = memory_bytes() if bound_mb is None else bound_mb << 20
-        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable, *sorted(wanted)], room_bytes)
+        return Nursery(
+            _modules(found), _modules(boxed), self.settings.sandbox, self.settings.cell_env or "", room_bytes
+        )
 
     def warm(self, nursery: Nursery) -> None:
         """Start the nursery in the background; whatever is wrong with it shows at first use."""
@@ -272,3 +282,23 @@ class Working:
                 await nursery.warm()
 
         self._warming = asyncio.get_running_loop().create_task(quietly())
+
+    async def _enter_sandbox(self, nursery: Nursery) -> None:
+        """Start the nursery whose cells go into a sandbox, and say in the log what that holds.
+        Raises: SandboxUnavailable."""
+        try:
+            held = await nursery.sandbox()
+        except (PreloadFailed, NurseryLost):
+            return  # shows at first use
+        if in_force(held):
+            _workers.info("readers of files run in a sandbox: %s", ", ".join(held))
+        else:
+            why = f"this machine has {' and '.join(held) or 'neither Landlock nor seccomp'}"
+            _workers.info("readers of files run without a sandbox: %s", why if nursery.boxes else "it is off")
+
+
+def _modules(pipelines: Sequence[Pipeline]) -> list[str]:
+    """What the process is to import that forks cells for these pipelines."""
+    importable = {p.module for p in pipelines if p.module and not Path(p.module).is_absolute()} - {"__main__"}
+    wanted = {name for p in pipelines for stage in p.stages for name in stage.preload}
+    return ["perdure.engine.stage_cell", "pydantic", *sorted(importable), *sorted(wanted - importable)]

@@ -106,6 +106,7 @@ def _same(one: Source, other: Source) -> bool:
 @documents.stage(
     version=VERSION,
     isolate=True,
+    sandbox=True,
     memory_mb=EXTRACT_MB,
     timeout=EXTRACT_S,
     stall=STALL_S,

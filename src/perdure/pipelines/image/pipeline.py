@@ -62,7 +62,7 @@ class Text:
 # --- the image -------------------------------------------------------------------------------------
 
 
-@images.stage(isolate=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES)
+@images.stage(isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES)
 def look(doc: Document) -> Result[Facts]:
     """What can be known without any service; what is no image ends here."""
     found = facts(doc.path, private=current().image_private)
@@ -92,7 +92,9 @@ def _shown() -> str | None:
     return "jpeg" if vision(current()) is not None else None
 
 
-@generate_metadata.stage(isolate=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES, model=_shown)
+@generate_metadata.stage(
+    isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES, model=_shown
+)
 def show(doc: Document) -> bytes:
     """The picture that the service is shown; nothing while there is no service."""
     return preview(doc.path) if _shown() is not None else b""
@@ -125,7 +127,7 @@ def record(doc: Document, describe: Described, input: Known) -> Result[dict[str,
 # --- its variants ------------------------------------------------------------------------------------
 
 
-@generate_variants.stage(isolate=True, memory_mb=IMAGE_MB, timeout=VARIANTS_S, preload=MODULES)
+@generate_variants.stage(isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=VARIANTS_S, preload=MODULES)
 def make(doc: Document, ctx: Context) -> list[Variant]:
     """All sizes and formats; one decoding serves them all, so they are made in one go."""
     made = list(variants(doc.path))

@@ -40,7 +40,7 @@ messages = Pipeline(
 )
 
 
-@messages.stage(isolate=True, memory_mb=READ_MB, timeout=READ_S, reuse=REUSE, preload=MODULES)
+@messages.stage(isolate=True, sandbox=True, memory_mb=READ_MB, timeout=READ_S, reuse=REUSE, preload=MODULES)
 def read(doc: Document, ctx: Context) -> Message:
     """The message without the content of its attachments: what can be read of those become documents of their own."""
     found = decode(doc.data)

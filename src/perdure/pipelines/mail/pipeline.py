@@ -71,7 +71,13 @@ class Account:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def survey(doc: Document, ctx: Context, previous: Survey | None) -> Survey:
     """Its messages and threads; of one that only grew, no more than its end is read."""
@@ -83,7 +89,13 @@ def survey(doc: Document, ctx: Context, previous: Survey | None) -> Survey:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def split(doc: Document, ctx: Context, survey: Survey, previous: list[str] | None) -> list[str]:
     """Each batch of messages is saved with the documents that it becomes; the identities of all there ever were."""
@@ -112,7 +124,13 @@ def _message(path: Path, one: Listed) -> SpawnDocument:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def thread(
     doc: Document, ctx: Context, survey: Survey, gathered: Gathered, previous: Threaded | None
