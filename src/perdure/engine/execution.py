@@ -24,9 +24,10 @@ from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.saving import item_fingerprint, items_since, told_apart
+from perdure.engine.slate import HERE, IN_CELL
 from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
 from perdure.errors import LeaseLost
-from perdure.settings import given
+from perdure.settings import current, given
 from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
 
@@ -71,34 +72,55 @@ class Execution:
         self.progress_ms = monotonic_ms()
         self.deadline_ms = 0  # after which the supervisor acts; 0: never
         self.pauses = 0
+        self.timeout, self.stall = stage.timeout, stage.stall
+        if self.job.suspect and self.timeout is None and self.stall is None:
+            self.stall = current().suspect_stall_s  # nobody else would ever end it
 
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
         if job.resumed:
             self.items = await self._load_items()
-        # what was typed at a prompt can be found by no other process: there even a suspect runs here
-        isolated = self.runner.cells and (
-            stage.isolate or (job.suspect and stage.pipeline.module is not None)
-        )
-        if stage.timeout is not None and not isolated:
-            self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
-        self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)
         WORK.set(self.work)
         try:
-            if isolated:
+            if self._isolated():
                 try:
+                    self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
                     return await self._in_cell()
                 except StageAbsent:
-                    if stage.isolate:
+                    if not job.suspect or stage.isolate:
                         raise  # a suspect, though, must not die of how its pipeline was defined
-            if stage.timeout is None and stage.stall is None:
-                return await self._here()
-            return await self._in_time(self._here())
+                    self.runner.slate.pause(self.journey.slot)
+            if not job.suspect:
+                return await self._within_time()
+            async with self.runner.lone_suspect:  # else nobody could tell which of them held the worker
+                return await self._within_time()
         finally:
             self.over = True
             WORK.set(None)
             self.runner.slate.pause(self.journey.slot)
+
+    def _isolated(self) -> bool:
+        """Whether it is to run in a cell. What was typed at a prompt can be found by no other process: there even a
+        suspect runs here."""
+        job, stage = self.job, self.stage
+        return self.runner.cells and (
+            stage.isolate or (job.suspect and stage.pipeline.module is not None) or self._large()
+        )
+
+    def _large(self) -> bool:
+        """Whether it reads so much of earlier stages that it is to run in a cell."""
+        bound = self.stage.isolate_from
+        return bound is not None and sum(map(len, self.raws.values())) >= bound
+
+    async def _within_time(self) -> Ran:
+        """Run it here: in the event loop or in a thread."""
+        if self.timeout is not None:
+            self.deadline_ms = monotonic_ms() + int(self.timeout * 1000) + FORCE_MS
+        self.runner.slate.start(self.journey.slot, self.deadline_ms, self.stage.lease_ms, HERE)
+        if self.timeout is None and self.stall is None:
+            return await self._here()
+        return await self._in_time(self._here())
 
     async def _in_time(self, work: Coroutine[Any, Any, Ran]) -> Ran:
         """Await the work within the stage's time; what is overdue is cancelled, and abandoned if it will not go."""
@@ -133,7 +155,7 @@ class Execution:
 
     def _check_time(self, began_ms: int) -> None:
         now_ms = monotonic_ms()
-        timeout, stall = self.stage.timeout, self.stage.stall
+        timeout, stall = self.timeout, self.stall
         if timeout is not None and now_ms - began_ms > timeout * 1000:
             raise CellOverdue("stage_timeout", f"stage {self.stage.name} ran longer than {timeout:g} s")
         if stall is not None and now_ms - self.progress_ms > stall * 1000:
@@ -175,7 +197,7 @@ class Execution:
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
             {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room), given(),
         )  # fmt: skip
-        limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
+        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall)
         try:
             # what may be to blame for a crash runs alone
             reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse

@@ -93,6 +93,7 @@ class Runner:
         self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
+        self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self.cells = True  # tests may want every stage in this process
 
     def begin(
@@ -354,7 +355,11 @@ class Runner:
             if isinstance(told := telling(error), DependencyDown):
                 await self._held(journey, stage, told)  # or nobody would know that the service is away
                 journey.lane = stage.lane
-            return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+            self.slate.start(journey.slot, 0, stage.lease_ms)
+            try:
+                return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+            finally:
+                self.slate.pause(journey.slot)
 
     def _answered(self, journey: Journey, name: str) -> bool:
         """Whether a service gave this output to the present generation."""
@@ -403,7 +408,7 @@ class Runner:
                 await self._probed(journey, saved=False, down=journey.probe)
                 return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
-                return Overdue(journey.stage, str(error.code), str(error), policy)
+                return Overdue(journey.stage, str(error.code), str(error), policy, alone=journey.alone)
             case CellDoubtful():
                 return Orphaned(journey.stage, str(error))
             case NurseryLost():

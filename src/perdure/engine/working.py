@@ -21,6 +21,7 @@ from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.isolate import Nursery
+from perdure.engine.loop_watch import ticking
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
 from perdure.engine.slate import Slate
@@ -105,10 +106,12 @@ class Working:
             self.stuck_policy,
             self.queues,
             absent,
+            self.settings.loop_stall_s,
         )
         worker = await asyncio.wrap_future(keeper.start())
         try:
-            await self.work(worker, slate, nursery)
+            async with ticking(slate.tick):
+                await self.work(worker, slate, nursery)
         finally:
             await loop.run_in_executor(None, keeper.stop)
             await nursery.close()
@@ -149,7 +152,7 @@ class Working:
         await self._clear_out()
         await self._let_go()
         await self._wait_for_blobs()
-        if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
+        if any(stage.wants_cells for p in self.pipelines.values() for stage in p.stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping.is_set():  # asked while we were getting ready
