@@ -489,7 +489,7 @@ def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
     found: dict[str, Pipeline] = {}
     for pipeline in _with_follow_ups(pipelines):
         pipeline.check(types=True)
-        if pipeline.module is None and any(stage.isolate for stage in pipeline.stages):
+        if pipeline.module is None and any(stage.wants_cells for stage in pipeline.stages):
             raise PipelineInvalid(
                 f"pipeline {pipeline.name} has isolated stages but is not defined in a file; move it into a module"
             )

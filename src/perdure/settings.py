@@ -132,6 +132,16 @@ class Settings(BaseSettings):
     grace_s: float = Field(
         default=10.0, ge=0, description="How long a stopping worker lets running stages finish."
     )
+    loop_stall_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long a worker's event loop may stand still; then the worker is replaced. 0: for any time.",
+    )
+    suspect_stall_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="How long a suspect may show no progress in a stage that has neither timeout nor stall.",
+    )
     poll_s: float = Field(
         default=1.0, gt=0, description="How often an idle worker looks for work when nothing wakes it."
     )

@@ -22,6 +22,7 @@ WORKER = {
     "alive": True,
     "in_hand": 0,
     "beat_ms": NOW - HOUR,
+    "silent_since_ms": None,
 }
 OCR = {
     "name": "ocr", "state": "down", "since_ms": NOW - HOUR, "reason": "refused", "held_by": BREAKER, "held": 41,
@@ -146,6 +147,11 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "paused": True, "stopped": 5}]}, "warning",
             "Queue documents is paused, 5 jobs wait", "perdure resume documents",
+        ),
+        (
+            {"workers": [{**WORKER, "in_hand": 2, "silent_since_ms": NOW - 40_000}]}, "warning",
+            "Worker 3 (host:1) has not answered for 40 s with 2 jobs in hand; its supervisor replaces it, and the log "
+            "says where it stands", None,
         ),
         (
             {"queues": [{**QUEUE, "paused": True}]}, "notice",

@@ -52,11 +52,12 @@ class Queues(BaseModel):
 
 
 class WorkerView(BaseModel):
-    """A worker; `alive` is False where its process is gone without saying so."""
+    """A worker; `alive` is False where its process is gone without saying so. `silent_since_ms` is since when its
+    event loop has stood still, null while it runs."""
 
     model_config = _example(
         id=7, name="host-4242", queues=["documents"], alive=True, in_hand=3, started_ms=MS, beat_ms=MS + 60_000,
-        late_writes_refused=0,
+        silent_since_ms=None, late_writes_refused=0,
     )  # fmt: skip
     id: int
     name: str
@@ -65,6 +66,7 @@ class WorkerView(BaseModel):
     in_hand: int
     started_ms: int
     beat_ms: int
+    silent_since_ms: int | None
     late_writes_refused: int
 
 

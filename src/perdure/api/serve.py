@@ -27,6 +27,7 @@ from perdure.api.caller import is_loopback
 from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
+from perdure.engine.loop_watch import alarm
 from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
@@ -110,7 +111,9 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
         signal.signal(number, server.handle_exit)
     if not await _started(service, server):
         return 0
-    workers = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
+    beside = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
+    if service.settings.loop_stall_s:
+        beside.append(asyncio.create_task(alarm(service.settings.loop_stall_s)))
     try:
         await server.serve(sockets)
     except OSError as error:
@@ -120,9 +123,9 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
             serving.host, serving.port, error
         ) from None  # another one bound it, too, and was first
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
     return 0 if server.started else 1
 
 

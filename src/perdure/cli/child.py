@@ -24,6 +24,7 @@ from perdure.cli.target import load_app
 from perdure.engine.child_process import WAIT_S, end_with, hide_memory
 from perdure.engine.collector import calm_collector
 from perdure.engine.fork_signals import own_signals
+from perdure.engine.loop_watch import tell_stack_on, ticking
 from perdure.engine.memory import few_arenas
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, SettingInvalid, StoreBusy, StoreUnavailable, UsageError, redacted
@@ -88,6 +89,7 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
         "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
+        "loop_stall_s": app.settings.loop_stall_s,
         "metrics_host": app.settings.metrics_host, "metrics_port": app.settings.metrics_port,
         "stuck": asdict(app.stuck_policy),
         "traces": app.settings.traces,
@@ -112,11 +114,13 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     loop.add_reader(control, heard)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: loop.create_task(app.stop()))
-    try:
-        await app.work(json.loads(answer)["worker"], slate, nursery)
-    finally:
-        await nursery.close()
-        await app.close()
+    tell_stack_on(slate)
+    async with ticking(slate.tick):
+        try:
+            await app.work(json.loads(answer)["worker"], slate, nursery)
+        finally:
+            await nursery.close()
+            await app.close()
 
 
 async def _start(app: AsyncPerdure) -> None:

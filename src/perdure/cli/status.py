@@ -109,6 +109,8 @@ def _workers(facts: Facts) -> RenderableType:
     shown = table("worker", "id", "in hand", "last sign of life", "up for", "")
     for w in workers:
         life = Text("alive", style="green") if w["alive"] else Text("gone", style="red")
+        if w["alive"] and w["silent_since_ms"] is not None:
+            life = Text(f"silent for {since(w['silent_since_ms'], now)}", style="red")
         age, up = since(w["beat_ms"], now, "ago"), since(w["started_ms"], now)
         shown.add_row(w["name"], str(w["id"]), str(w["in_hand"]), age, up if w["alive"] else "", life)
     if any(w["alive"] for w in workers):

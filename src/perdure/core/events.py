@@ -119,6 +119,18 @@ class WorkerLost:
 
 
 @frozen
+class WorkerStalled:
+    """A worker's event loop has stood still for longer than it may. With a supervisor, the worker is ended for that."""
+
+    worker: int
+    silent_ms: int
+    begun: tuple[
+        tuple[str, str], ...
+    ]  # documents whose stages ran in the worker's own process, with the stage
+    stack: str  # of its threads; empty: it could not be had
+
+
+@frozen
 class SweepPartial:
     """Parts of a sweep or of the keeper's other rounds failed; the others were done, the next round tries again."""
 
@@ -160,6 +172,7 @@ AnyEvent = (
     | WorkerStarted
     | WorkerStopped
     | WorkerLost
+    | WorkerStalled
     | SweepPartial
     | ForeignKeyRefused
     | ChunksDeleted

@@ -94,12 +94,14 @@ class Crashed:
 
 @frozen
 class Overdue:
-    """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`)."""
+    """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`). `alone`: its document
+    was a suspect and ran by itself, which is proof as a crash is."""
 
     stage: str
     code: str
     message: str
     policy: Policy | None = None
+    alone: bool = False
 
 
 @frozen
@@ -231,8 +233,10 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
         case Crashed(stage=stage, reason=reason, message=message, policy=policy):
             failure = Failure(stage, "Crashed", f"crashed:{reason}", message or f"killed: {reason}")
             return _crashed(job, failure, reason, policy or job.policy, rand)
-        case Overdue(stage=stage, code=code, message=message, policy=policy):
+        case Overdue(stage=stage, code=code, message=message, policy=policy, alone=alone):
             failure = Failure(stage, "Overdue", code, message)
+            if alone:
+                return _crashed(job, failure, code, policy or job.policy, rand)
             return _charged(job, failure, policy or job.policy, None, rand)
         case Orphaned(stage=stage, reason=reason, blame=blame):
             failure = Failure(stage, "Orphaned", "worker_lost", reason)
@@ -381,10 +385,11 @@ def _charged(
 
 
 def _crashed(job: Job, failure: Failure, reason: str, policy: Policy, rand: Callable[[], float]) -> Outcome:
-    """A crash while alone is proof: it is charged, and the second one in a generation quarantines."""
+    """A crash or a timeout while alone is proof: it is charged, and the second one in a generation quarantines."""
     crashes = job.crashes + (reason not in POLITE_SIGNALS)
     if crashes >= CRASHES_MAX:
-        return Dead(failure, f"quarantined after {crashes} crashes while alone", crashes=crashes)
+        what = "crashes" if failure.error_type == "Crashed" else "crashes or timeouts"
+        return Dead(failure, f"quarantined after {crashes} {what} while alone", crashes=crashes)
     return _charged(job, failure, policy, None, rand, crashes)
 
 

@@ -25,10 +25,11 @@ from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.saving import item_fingerprint, items_since, told_apart
+from perdure.engine.slate import HERE, IN_CELL
 from perdure.engine.stage_cell import TARGET, Assignment, SavedUnreadable, StageAbsent, conclude, load
 from perdure.engine.wire import Malformed
 from perdure.errors import DependencyDown, LeaseLost, PerdureError
-from perdure.settings import given
+from perdure.settings import current, given
 from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
 
@@ -58,6 +59,16 @@ class Ran:
     loaded: tuple[Any] | None = None
 
 
+def in_cell(runner: Runner, job: Job, stage: AnyStage, raws: Mapping[str, bytes]) -> bool:
+    """Whether the stage is to run in a cell: always, for a suspect, or because it reads much of earlier stages.
+
+    No other process can find a pipeline that was typed at a prompt: even a suspect of that runs here.
+    """
+    bound = stage.isolate_from
+    large = bound is not None and sum(map(len, raws.values())) >= bound
+    return runner.cells and (stage.isolate or large or (job.suspect and stage.pipeline.module is not None))
+
+
 class Execution:
     """The run, and the context's port to the engine."""
 
@@ -80,37 +91,42 @@ class Execution:
         # a stage that could as well run here is trusted as the worker is
         self.checker = Checker(self.job.document_id, stage.statements if stage.isolate else None)
         self.begun = stage.isolate
-
-    @staticmethod
-    def isolated(runner: Runner, job: Job, stage: AnyStage) -> bool:
-        """Whether the stage runs in a cell."""
-        # what was typed at a prompt can be found by no other process: there even a suspect runs here
-        return runner.cells and (stage.isolate or (job.suspect and stage.pipeline.module is not None))
+        self.timeout, self.stall = stage.timeout, stage.stall
+        if self.job.suspect and self.timeout is None and self.stall is None:
+            self.stall = current().suspect_stall_s  # nobody else would ever end it
 
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
         if job.resumed:
             self.items = await self._load_items()
-        isolated = self.isolated(self.runner, job, stage)
-        if stage.timeout is not None and not isolated:
-            self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
-        self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)
         WORK.set(self.work)
         try:
-            if isolated:
+            if in_cell(self.runner, job, stage, self.raws):
                 try:
+                    self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
                     return await self._in_cell()
                 except StageAbsent:
-                    if stage.isolate:
+                    if not job.suspect or stage.isolate:
                         raise  # a suspect, though, must not die of how its pipeline was defined
-            if stage.timeout is None and stage.stall is None:
-                return await self._here()
-            return await self._in_time(self._here())
+                    self.runner.slate.pause(self.journey.slot)
+            if not job.suspect:
+                return await self._within_time()
+            async with self.runner.lone_suspect:  # else nobody could tell which of them held the worker
+                return await self._within_time()
         finally:
             self.over = True
             WORK.set(None)
             self.runner.slate.pause(self.journey.slot)
+
+    async def _within_time(self) -> Ran:
+        """Run it here: in the event loop or in a thread."""
+        if self.timeout is not None:
+            self.deadline_ms = monotonic_ms() + int(self.timeout * 1000) + FORCE_MS
+        self.runner.slate.start(self.journey.slot, self.deadline_ms, self.stage.lease_ms, HERE)
+        if self.timeout is None and self.stall is None:
+            return await self._here()
+        return await self._in_time(self._here())
 
     async def _in_time(self, work: Coroutine[Any, Any, Ran]) -> Ran:
         """Await the work within the stage's time; what is overdue is cancelled, and abandoned if it will not go."""
@@ -145,7 +161,7 @@ class Execution:
 
     def _check_time(self, began_ms: int) -> None:
         now_ms = monotonic_ms()
-        timeout, stall = self.stage.timeout, self.stage.stall
+        timeout, stall = self.timeout, self.stall
         if timeout is not None and now_ms - began_ms > timeout * 1000:
             raise CellOverdue("stage_timeout", f"stage {self.stage.name} ran longer than {timeout:g} s")
         if stall is not None and now_ms - self.progress_ms > stall * 1000:
@@ -191,7 +207,7 @@ class Execution:
             {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room) if room else None,
             None if settings is None else settings_for_cell(settings, nursery.passes), not stage.isolate,
         )  # fmt: skip
-        limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
+        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall)
         # one in a sandbox cannot import another stage's module
         whose = self.job.org if box is None else f"{self.job.org} {stage.target}"
         try:

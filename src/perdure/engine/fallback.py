@@ -5,13 +5,14 @@ A stage with a fallback never holds its document. The job that repairs what it g
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from perdure.core.lane import lane_of
 from perdure.core.model import Job, repairs
-from perdure.core.outcome import describe, telling
+from perdure.core.outcome import CRASHES_MAX, describe, telling
 from perdure.engine.execution import Ran
-from perdure.engine.isolate import CellCrashed, CellDoubtful, NurseryLost, PreloadFailed
+from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, NurseryLost, PreloadFailed
 from perdure.engine.stage_cell import conclude, load
 from perdure.errors import (
     DependencyDown,
@@ -53,6 +54,8 @@ def degrades(stage: AnyStage, job: Job, error: Exception) -> bool:
         return True
     if isinstance(told, RateLimited | RetryLater | Permanent):
         return False
+    if isinstance(told, CellOverdue) and job.suspect and job.crashes + 1 >= CRASHES_MAX:
+        return True  # it would be quarantined
     attempts_max = min(stage.policy(job.policy).attempts, job.attempts_max)
     return job.attempts >= attempts_max
 
@@ -65,6 +68,14 @@ async def stand_in(
     document, failure = journey.document, describe(stage.name, telling(error))
     values = load(stage, raws, {})
     call = stage.stand_in(document, values, journey.job.input, failure)
-    returned = await call() if stage.substitute.is_async else await threads.run(call)
+    limit = asyncio.timeout(stage.timeout)
+    try:
+        async with limit:
+            returned = await call() if stage.substitute.is_async else await threads.run(call)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = f"the fallback of stage {stage.name} ran longer than {stage.timeout:g} s"
+        raise CellOverdue("stage_timeout", message) from None
     produced, emitted, _ = conclude(stage, document, None, values, returned)
     return Ran(produced, emitted)

@@ -73,6 +73,11 @@ class Journey:
         job = self.job
         return (job.resumed and stage == job.stage) or stage in self.saved or stage in self.earlier
 
+    @property
+    def alone(self) -> bool:
+        """Whether it is a suspect; a stage that this claim saved has cleared it."""
+        return self.job.suspect and not self.outputs
+
     def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
         """The end of this claim, where it stands."""
         requests = json.dumps(self.requests) if self.requests else None

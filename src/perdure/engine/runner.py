@@ -37,7 +37,7 @@ from perdure.core.scope import MESSENGERS
 from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
-from perdure.engine.execution import Execution, Ran
+from perdure.engine.execution import Execution, Ran, in_cell
 from perdure.engine.gathering import gather, outdated
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
@@ -93,6 +93,7 @@ class Runner:
         self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
+        self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self.cells = True  # tests may want every stage in this process
 
     def begin(
@@ -343,7 +344,7 @@ class Runner:
         try:
             if away is not None:
                 raise away
-            async with self._room(journey, stage):
+            async with self._room(journey, stage, raws):
                 journey.stage_started_ms = monotonic_ms()
                 return await Execution(self, journey, stage, input_hash, raws).run(), False
         except SavedUnreadable as unreadable:
@@ -358,12 +359,18 @@ class Runner:
             if isinstance(told := telling(error), DependencyDown):
                 await self._held(journey, stage, told)  # or nobody would know that the service is away
                 journey.lane = stage.lane
-            return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+            self.slate.start(journey.slot, 0, stage.lease_ms)
+            try:
+                return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+            finally:
+                self.slate.pause(journey.slot)
 
-    def _room(self, journey: Journey, stage: AnyStage) -> AbstractAsyncContextManager[None]:
+    def _room(
+        self, journey: Journey, stage: AnyStage, raws: Mapping[str, bytes]
+    ) -> AbstractAsyncContextManager[None]:
         """Memory for the stage's cell. To wait for it takes nothing of the stage's time and charges nobody: the stage
         has not begun."""
-        if not Execution.isolated(self, journey.job, stage):
+        if not in_cell(self, journey.job, stage, raws):
             return nullcontext()
         return self.nursery.gate.enter(journey.job.org, stage.memory_mb << 20)
 
@@ -414,7 +421,7 @@ class Runner:
                 await self._probed(journey, saved=False, down=journey.probe)
                 return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
-                return Overdue(journey.stage, str(error.code), str(error), policy)
+                return Overdue(journey.stage, str(error.code), str(error), policy, alone=journey.alone)
             case CellDoubtful():
                 return Orphaned(journey.stage, str(error))
             case NurseryLost():

@@ -42,6 +42,7 @@ class StageOptions(TypedDict, total=False):
     timeout: float | None  # seconds one run may take
     stall: float | None  # seconds it may show no progress
     isolate: bool  # in a process of its own that can be killed
+    isolate_from: int | None  # there if what it reads of earlier stages has at least this many bytes
     sandbox: bool  # which can reach no network and no file but its own
     statements: Iterable[str]  # that such a process may give in Result(sql=...)
     memory_mb: int  # of that process
@@ -91,6 +92,7 @@ class Stage(Generic[P, R]):
         timeout: float | None = None,
         stall: float | None = None,
         isolate: bool = False,
+        isolate_from: int | None = None,
         sandbox: bool = False,
         statements: Iterable[str] = (),
         memory_mb: int = 2048,
@@ -111,7 +113,8 @@ class Stage(Generic[P, R]):
         self.wiring = wiring
         self.is_async = inspect.iscoroutinefunction(fn)
         self.version, self.was = version, was
-        self.timeout, self.stall, self.isolate = timeout, stall, isolate
+        self.timeout, self.stall = timeout, stall
+        self.isolate, self.isolate_from = isolate, isolate_from
         self.sandbox = sandbox
         self.statements = frozenset([statements] if isinstance(statements, str) else statements)
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
@@ -157,6 +160,11 @@ class Stage(Generic[P, R]):
         """Where its jobs stand; no document is held for a stage that has a fallback."""
         needs = self.needs
         return lane_of(needs) if needs and self.substitute is None else ""
+
+    @property
+    def wants_cells(self) -> bool:
+        """Whether some of its runs are to be in a process of their own."""
+        return self.isolate or self.isolate_from is not None
 
     @property
     def target(self) -> str:
@@ -314,11 +322,12 @@ class Stage(Generic[P, R]):
             memory_mb=self.memory_mb,
             cpu_s=self.cpu_s,
             reuse=self.reuse,
+            isolate_from=self.isolate_from,
             lease_s=self.lease_s,
             attempts=self.attempts,
         )
         check_lease(owner, self.lease_s)
-        if self.reuse > 1 and not self.isolate:
+        if self.reuse > 1 and not self.wants_cells:
             raise PipelineInvalid(
                 f"{owner}: reuse is for stages that run in a process of their own (isolate=True)"
             )

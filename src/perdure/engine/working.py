@@ -22,6 +22,7 @@ from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
 from perdure.engine.gate import memory_bytes
 from perdure.engine.isolate import Nursery, NurseryLost, PreloadFailed
+from perdure.engine.loop_watch import ticking
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
 from perdure.engine.sandbox import in_force
@@ -108,10 +109,12 @@ class Working:
             self.stuck_policy,
             self.queues,
             absent,
+            self.settings.loop_stall_s,
         )
         worker = await asyncio.wrap_future(keeper.start())
         try:
-            await self.work(worker, slate, nursery)
+            async with ticking(slate.tick):
+                await self.work(worker, slate, nursery)
         finally:
             await loop.run_in_executor(None, keeper.stop)
             await nursery.close()
@@ -159,7 +162,7 @@ class Working:
             )
             if self.settings.sandbox == "require":
                 await entering
-        if any(stage.isolate and not stage.sandbox for stage in stages):
+        if any(stage.wants_cells and not stage.sandbox for stage in stages):
             self.warm(nursery)
         self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping.is_set():  # asked while we were getting ready

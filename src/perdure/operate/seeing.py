@@ -13,10 +13,12 @@ from perdure.operate.why import Why, explain
 
 @frozen
 class Readiness:
-    """Whether the store has the tables that this program works with, and how many workers are alive."""
+    """Whether the store has the tables that this program works with, how many workers are alive and answer, and for
+    how many seconds each of the others (by its number) has stood still."""
 
     schema_fits: bool
     workers_alive: int
+    silent_s: dict[int, int]
 
 
 class Seeing(Desk):
@@ -26,8 +28,16 @@ class Seeing(Desk):
         return await overview(self.store)
 
     async def readiness(self) -> Readiness:
-        alive = sum(one["alive"] for one in await worker_facts(self.store))
-        return Readiness(await self.store.schema_fits(), alive)
+        alive, now_ms = (
+            [one for one in await worker_facts(self.store) if one["alive"]],
+            await self.store.now_ms(),
+        )
+        silent = {
+            int(one["id"]): (now_ms - one["silent_since_ms"]) // 1000
+            for one in alive
+            if one["silent_since_ms"] is not None
+        }
+        return Readiness(await self.store.schema_fits(), len(alive) - len(silent), silent)
 
     async def why(self, document_id: str, org: str | None = None) -> Why:
         return explain(await situation(self.store, await self.status(document_id, org)))

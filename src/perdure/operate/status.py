@@ -6,7 +6,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                documents {queued running waiting held done dead cancelled}, next_due_ms, late_writes_refused,
                fallbacks {degraded repaired},
                queues [{name paused ready running waiting held over_limit stopped remote ready_since_ms workers}],
-               workers [{id name queues alive in_hand started_ms beat_ms late_writes_refused}],
+               workers [{id name queues alive in_hand started_ms beat_ms silent_since_ms
+               late_writes_refused}],
                dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s}],
                calls [{api_name operations retry_rate success_after_retry retries_per_retried p95_added_ms
                failure_rate}],
@@ -27,7 +28,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
 `problems` are in the order of their urgency (`critical`, `warning`, `notice`), and `headline` is the first of them.
 `stopped` counts what waits in a paused queue, `over_limit` what waits for room under a concurrency limit, `remote` what
 of the running ones other services work on, `workers` those that are alive and serve the queue; `outbox` what other
-services have not been told yet. `audit` is what the last looks found: the difference between what was accepted and what
+services have not been told yet. `silent_since_ms` is since when a worker's event loop has stood still, null while it
+runs. `audit` is what the last looks found: the difference between what was accepted and what
 is there, and problems of the last whole audit; null before the first. `calls` are those of the last 24 hours, `groups`
 the five largest. `fallbacks` counts, since the store was made, how often one stood in for a stage (`degraded`) and how
 often it was repaired (`repaired`). `durability` is what the database itself has set for commits: `synchronous` on
@@ -118,7 +120,8 @@ async def worker_facts(store: SqlStore) -> list[Facts]:
     return [
         {
             "id": w.id, "name": w.name, "queues": list(w.queues), "alive": w.id not in gone, "in_hand": w.running,
-            "started_ms": w.started_ms, "beat_ms": w.beat_ms, "late_writes_refused": w.fenced,
+            "started_ms": w.started_ms, "beat_ms": w.beat_ms, "silent_since_ms": w.silent_since_ms,
+            "late_writes_refused": w.fenced,
         }
         for w in workers
     ]  # fmt: skip

@@ -45,6 +45,7 @@ def problems(facts: Facts) -> list[Problem]:
         _exposed,
         _unserved,
         _lost,
+        _silent,
         _escalated,
         _given_back,
         _lacking,
@@ -161,6 +162,16 @@ def _lost(facts: Facts) -> Iterator[Problem]:
                 yield Problem("notice", f"{had}; others take them back within seconds")
             else:
                 yield Problem("critical", f"{had} and there is no other", "perdure worker")
+
+
+def _silent(facts: Facts) -> Iterator[Problem]:
+    """Workers that live and do not answer: code holds their event loop, or their process is stopped."""
+    for worker in facts["workers"]:
+        if worker["alive"] and worker["silent_since_ms"] is not None:
+            age = since(worker["silent_since_ms"], facts["now_ms"])
+            told = f"Worker {worker['id']} ({worker['name']}) has not answered for {age}"
+            then = "its supervisor replaces it, and the log says where it stands"
+            yield Problem("warning", f"{told} with {count(worker['in_hand'], 'job')} in hand; {then}")
 
 
 def _given_back(facts: Facts) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from perdure.store.records import Attempt, DependencyRecord
 
 #: A lease that is over for longer than this should have been taken back.
 LATE_MS = 10_000
+REPLACED = "its supervisor replaces it after PERDURE_LOOP_STALL_S"
 
 
 @frozen
@@ -70,9 +71,12 @@ def _queued(s: Situation) -> Said:
         return _parked(s, job, waited)
     if (aside := _unserved(s)) is not None:
         return aside
-    alone = ", alone because a worker died with it in hand" if job.suspect else ""
+    alone = ", alone because a worker died or stood still with it in hand" if job.suspect else ""
     if is_large(job.lane) and not job.suspect:
         alone = ", in one of the slots for large documents"
+    if silent := _all_silent(s):
+        told = f"It has waited for {waited} because {silent}; {REPLACED}"
+        return f"{told}, and then it begins by itself{alone}", None
     served = f"{count(len(s.serving), 'worker')} {'serves' if len(s.serving) == 1 else 'serve'} the queue"
     if not s.ahead:
         told = f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}"
@@ -119,11 +123,26 @@ def _running(s: Situation) -> Said:
         if not s.serving:
             return f"{where}, but that worker {lost} and there is no other to take it back", "perdure worker"
         return f"{where}, but that worker {lost}; another takes it back within seconds", None
+    if s.worker.silent_since_ms is not None:
+        silent = f"that worker has not answered for {since(s.worker.silent_since_ms, s.now_ms)}"
+        held = "a stage of it, this one or a neighbour, holds it, or its process is stopped"
+        return f"{where}, but {silent}: {held}; {REPLACED}, and the document runs again uncharged", None
     signs = [f"{count(s.items, 'item')} saved"] if s.items else []
     if job.beat_ms is not None:
         signs.append(f"last beat {since(job.beat_ms, s.now_ms)} ago")
-    alone = "; it runs alone because a worker died with it in hand" if job.suspect else ""
+    alone = "; it runs alone because a worker died or stood still with it in hand" if job.suspect else ""
     return f"{where}: {', '.join(signs) or 'just begun'}{alone}; it is at work, there is nothing to do", None
+
+
+def _all_silent(s: Situation) -> str:
+    """Which workers of its queue stand still, if all do."""
+    since_ms = [one.silent_since_ms for one in s.serving]
+    if any(one is None for one in since_ms):
+        return ""
+    longest = since(min(filter(None, since_ms)), s.now_ms)
+    names = ", ".join(f"{one.id} ({one.name})" for one in s.serving)
+    workers, have = ("worker", "has") if len(since_ms) == 1 else ("workers", "have")
+    return f"{workers} {names} of queue {s.job.queue if s.job else ''} {have} not answered for {longest}"
 
 
 def _ran(s: Situation, job: JobRecord) -> str:

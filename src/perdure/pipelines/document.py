@@ -20,6 +20,7 @@ from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, STAGE_S
 from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
 from perdure.pipelines.indexing import index_chunks
 from perdure.settings import current
@@ -124,7 +125,7 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
         return Extracted(join(parts), summarise(parts, reader.title, reader.language))
 
 
-@documents.stage(version=cutting.VERSION)
+@documents.stage(version=cutting.VERSION, timeout=STAGE_S, isolate_from=CELL_BYTES, memory_mb=CHUNK_MB)
 def chunk(doc: Document, extract: Extracted) -> list[Chunk]:
     """Passages with their place in the text; the same text gives the same ids."""
     content_hash = hashlib.sha256(extract.markdown.encode()).hexdigest()

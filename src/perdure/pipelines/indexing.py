@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from perdure import Context, Document, Pipeline, Result, batched
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
+from perdure.pipelines.bounds import EMBED_S, EMBED_STALL_S, STAGE_S
 from perdure.pipelines.connect import asked, detect_connections
 from perdure.pipelines.embed import embedder, services, with_vectors
 
@@ -55,7 +56,9 @@ def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
 
 def index_chunks(pipeline: Pipeline, *, attempts: Callable[[], int] | None = None) -> None:
     """Add the stages `embed` and `index` after a stage `chunk`; `attempts` of theirs, if not the pipeline's."""
-    pipeline.stage(model=lambda: embedder().name, needs=services, attempts=attempts)(embed)
-    pipeline.stage(attempts=attempts)(index).ensure(all_embedded)
+    pipeline.stage(
+        model=lambda: embedder().name, needs=services, attempts=attempts, timeout=EMBED_S, stall=EMBED_STALL_S
+    )(embed)
+    pipeline.stage(attempts=attempts, timeout=STAGE_S)(index).ensure(all_embedded)
     if detect_connections not in pipeline.then:
         pipeline.then += (detect_connections,)

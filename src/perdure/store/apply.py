@@ -376,7 +376,8 @@ class Flush(Acting):
     # --- leases ----------------------------------------------------------------------------------
 
     def beat(self, op: Beat) -> Steps[set[tuple[int, int]]]:
-        if not (yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms))):
+        silent_since_ms = None if op.silent_ms is None else self.now_ms - op.silent_ms
+        if not (yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms, silent_since_ms))):
             # taken for dead while it was cut off; its documents are others' by now, but it goes on
             yield Query(self.sql.WORKER_AGAIN, (op.worker, op.name, op.queues, self.now_ms))
         if not op.held:

@@ -264,12 +264,12 @@ class Dialect(CountingSql, FairnessSql, ABC):
     FLUSH_SEEN = "UPDATE worker SET flush = flush WHERE id = $1"
     NOW = "SELECT coalesce(CAST($1 AS bigint), perdure_now())"
     WORKER_DROP = "DELETE FROM worker WHERE id = $1 RETURNING fenced"
-    WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1 RETURNING id"
+    WORKER_BEAT = "UPDATE worker SET beat_ms = $2, silent_since_ms = $3 WHERE id = $1 RETURNING id"
     WORKER_IDLE = "UPDATE worker SET idle = $2 WHERE id = $1 AND idle <> $2"
     WORKERS = (
         "SELECT w.id, w.kind, w.name, w.queues, w.started_ms, w.beat_ms, "
-        "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced FROM worker "
-        "w ORDER BY w.started_ms, w.id"
+        "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced, "
+        "w.silent_since_ms FROM worker w ORDER BY w.started_ms, w.id"
     )
     #: Those that have written nothing since.
     CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"

@@ -266,6 +266,7 @@ class Beat:
     held: tuple[tuple[int, int], ...]
     name: str = ""  # what to register again, should the worker have been forgotten
     queues: str = ""
+    silent_ms: int | None = None  # for how long its event loop has stood still; None: it runs
 
 
 @frozen

@@ -175,6 +175,7 @@ class WorkerRecord:
     beat_ms: int
     running: int
     fenced: int
+    silent_since_ms: int | None = None  # since when its event loop has stood still; None: it runs
 
 
 @frozen

@@ -23,6 +23,7 @@ from perdure.core.events import (
     StuckSwept,
     SweepPartial,
     WorkerLost,
+    WorkerStalled,
     WorkerStarted,
     WorkerStopped,
     WriteFenced,
@@ -95,10 +96,8 @@ def log_events(events: Events) -> None:
 
 def _line(event: AnyEvent) -> None:
     match event:
-        case WorkerStarted() | WorkerStopped():
+        case WorkerStarted() | WorkerStopped() | WorkerLost() | WorkerStalled():
             _worker_line(event)
-        case WorkerLost():
-            _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
         case SweepPartial() | StuckSwept():
             _sweep_line(event)
         case ForeignKeyRefused():
@@ -157,12 +156,22 @@ def _sweep_line(event: SweepPartial | StuckSwept) -> None:
         _log.debug("stuck sweep", **facts)
 
 
-def _worker_line(event: WorkerStarted | WorkerStopped) -> None:
-    if isinstance(event, WorkerStopped):
-        _log.info("worker stopped", worker=event.worker)
-    else:
-        queues = ", ".join(event.queues)
-        _log.info("worker started", worker=event.worker, queues=queues, concurrency=event.concurrency)
+def _worker_line(event: WorkerStarted | WorkerStopped | WorkerLost | WorkerStalled) -> None:
+    match event:
+        case WorkerStarted(queues=queues, concurrency=concurrency):
+            _log.info(
+                "worker started", worker=event.worker, queues=", ".join(queues), concurrency=concurrency
+            )
+        case WorkerStopped():
+            _log.info("worker stopped", worker=event.worker)
+        case WorkerLost():
+            _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
+        case WorkerStalled():
+            begun = [{"document_id": id_, "stage": stage} for id_, stage in event.begun]
+            _log.error(
+                "worker stands still", worker=event.worker, silent_s=event.silent_ms / 1000, begun=begun,
+                stack=event.stack,
+            )  # fmt: skip
 
 
 def _facts(event: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from perdure.core.events import (
     StuckSwept,
     SweepPartial,
     WorkerLost,
+    WorkerStalled,
     WriteFenced,
 )
 from perdure.watch.board import Board
@@ -46,6 +47,7 @@ class Meter:
             DocumentDead: self._dead, JobRecovered: self._recovered, ForeignKeyRefused: self._refused,
             ChunksDeleted: self._deleted, WriteFenced: self._plain("perdure_fenced_writes_total"),
             WorkerLost: self._plain("perdure_workers_lost_total"),
+            WorkerStalled: self._plain("perdure_workers_stalled_total"),
             StuckSwept: self._swept, SweepPartial: self._plain("perdure_sweep_failures_total"),
         }  # fmt: skip
         for metric in METRICS:

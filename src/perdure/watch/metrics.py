@@ -105,6 +105,10 @@ _DOCUMENTS = (
         "How long ago the running job that was heard of longest ago was heard of.",
     ),
     _gauge(
+        "perdure_loop_silent_seconds", (),
+        "For how long the worker's event loop that has stood still longest has done so; 0: all run.",
+    ),
+    _gauge(
         "perdure_stuck_oldest_seconds", (), "For how long the document that is stuck longest has been due."
     ),
     _gauge("perdure_starved_documents", (), "Documents that are overdue only because no worker is free."),
@@ -149,6 +153,7 @@ _WORK = (
         (("lease_expired",), ("worker_lost",), ("stuck",)),
     ),
     _counter("perdure_workers_lost_total", (), "Deaths of workers that were noticed."),
+    _counter("perdure_workers_stalled_total", (), "Workers whose event loop stood still for too long."),
     _counter("perdure_fenced_writes_total", (), "Late writes that were refused because the lease had passed on."),
     _counter("perdure_sweep_failures_total", (), "Rounds of a sweep in which a part failed."),
     _counter("perdure_foreign_key_errors_total", (), "Writes that the database refused for a foreign key."),

@@ -91,6 +91,8 @@ async def _pulse(to: Overall) -> None:
     pulse = await to.store.pulse()
     heard_ms = pulse.now_ms if pulse.heard_ms is None else pulse.heard_ms
     to.put("perdure_heartbeat_age_seconds", value=max(0, pulse.now_ms - heard_ms) / 1000)
+    silent_ms = pulse.now_ms if pulse.silent_since_ms is None else pulse.silent_since_ms
+    to.put("perdure_loop_silent_seconds", value=max(0, pulse.now_ms - silent_ms) / 1000)
     to.put("perdure_workers", value=pulse.workers)
     to.put("perdure_degraded_total", value=pulse.degraded)
     to.put("perdure_repaired_total", value=pulse.repaired)

@@ -19,6 +19,7 @@ from perdure import Context, DependencyDown, Document, Gathered, Permanent, Pipe
 from perdure.core.chunk import Chunk, chunk_id
 from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURED
+from perdure.pipelines.bounds import SERVICE_S, STAGE_S
 from perdure.pipelines.embed import embedder, services, with_vectors
 from perdure.pipelines.image.describe import Described, adescribe, fallback, searchable, vision
 from perdure.pipelines.image.facts import Facts, facts
@@ -27,7 +28,7 @@ from perdure.settings import current
 
 QUEUE = "image-processing"
 IMAGE_MB = 2_048
-LOOK_S, VARIANTS_S, DESCRIBE_S = 300.0, 900.0, 3_000.0
+LOOK_S, VARIANTS_S = 300.0, 900.0
 #: What each process would import anew.
 MODULES = ("PIL.Image", "perdure.pipelines.image.facts", "perdure.pipelines.image.variants")
 
@@ -71,7 +72,7 @@ def look(doc: Document) -> Result[Facts]:
     return Result(found, rows=[Row("facts", data=asdict(found))], spawn=jobs)
 
 
-@images.stage
+@images.stage(timeout=STAGE_S)
 def complete(look: Facts, gathered: Gathered) -> dict[str, str]:
     """Every job of it is done; if one is not, neither is the image."""
     ended = {job.name: gathered.jobs.get(job.name, "lost") for job in images.then}
@@ -100,7 +101,7 @@ def show(doc: Document) -> bytes:
     return preview(doc.path) if _shown() is not None else b""
 
 
-@generate_metadata.stage(needs=("vision",), timeout=DESCRIBE_S, model=lambda: current().vision_model)
+@generate_metadata.stage(needs=("vision",), timeout=SERVICE_S, model=lambda: current().vision_model)
 async def describe(doc: Document, show: bytes) -> Described:
     """What the service says of it."""
     if not show:
@@ -115,7 +116,7 @@ def pending() -> Described:
     return fallback()
 
 
-@generate_metadata.stage
+@generate_metadata.stage(timeout=STAGE_S)
 def record(doc: Document, describe: Described, input: Known) -> Result[dict[str, Any]]:
     """The record, and the text that it is found by."""
     found = describe.metadata.record()
@@ -141,7 +142,7 @@ def make(doc: Document, ctx: Context) -> list[Variant]:
 # --- how it is found -----------------------------------------------------------------------------------
 
 
-@generate_embeddings.stage(model=lambda: embedder().name, needs=services)
+@generate_embeddings.stage(model=lambda: embedder().name, needs=services, timeout=SERVICE_S)
 async def embed(doc: Document, input: Text) -> Result[int]:
     """One chunk: the searchable text with its vector."""
     model, text = embedder(), input.text.strip()

@@ -13,6 +13,7 @@ from typing import Any
 from perdure import Context, Document, Pipeline, Row
 from perdure.core.chunk import Chunk
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, STAGE_S
 from perdure.pipelines.document import documents
 from perdure.pipelines.extract import MODULES
 from perdure.pipelines.extract.sniff import DOCX, EPUB, HTML, MAIL, MARKDOWN, PDF, TEXT, XML, sniff
@@ -93,7 +94,7 @@ def _headers(message: Message) -> Iterator[tuple[str, Any]]:
         yield name, [asdict(one) for one in getattr(message, name)]
 
 
-@messages.stage(version=cutting.VERSION)
+@messages.stage(version=cutting.VERSION, timeout=STAGE_S, isolate_from=CELL_BYTES, memory_mb=CHUNK_MB)
 def chunk(doc: Document, read: Message) -> list[Chunk]:
     """Passages of headers and text."""
     return message_chunks(read, doc.id, doc.content_hash)

@@ -18,6 +18,7 @@ from pathlib import Path
 from perdure import Context, Document, Gathered, Pipeline, Result, Row
 from perdure.core.frozen import frozen
 from perdure.engine.result import SpawnDocument
+from perdure.pipelines.bounds import STAGE_S
 from perdure.pipelines.mail.archive import read_entry
 from perdure.pipelines.mail.message_pipeline import QUEUE, messages
 from perdure.pipelines.mail.survey import Listed, Survey, batches, shape
@@ -171,7 +172,7 @@ def _thread(talk: Talk) -> SpawnDocument:
     return threads.child(talk.id, json=talk, name=name, collection="threads", refresh=True)
 
 
-@mails.stage
+@mails.stage(timeout=STAGE_S)
 def close(survey: Survey, thread: Threaded, gathered: Gathered) -> Result[Account]:
     """The account of it all. Messages and threads that are dead are counted; they do not fail the archive."""
     letters = gathered.documents.get(messages.name, {})

@@ -9,6 +9,7 @@ CREATE TABLE store (one int PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text NOT N
 INSERT INTO store (id) VALUES (replace(CAST(gen_random_uuid() AS text), '-', ''));
 
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+-- `silent_since_ms`: since when its event loop has stood still, told with its beat.
 CREATE TABLE worker (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
@@ -18,7 +19,8 @@ CREATE TABLE worker (
   beat_ms     bigint NOT NULL,
   flush       bigint NOT NULL DEFAULT 0,
   idle        boolean NOT NULL DEFAULT false,
-  fenced      bigint NOT NULL DEFAULT 0
+  fenced      bigint NOT NULL DEFAULT 0,
+  silent_since_ms bigint
 );
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.

@@ -3,6 +3,7 @@ CREATE TABLE store (one integer PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text N
 INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));
 
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+-- `silent_since_ms`: since when its event loop has stood still, told with its beat.
 CREATE TABLE worker (
   id          integer PRIMARY KEY AUTOINCREMENT,
   kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
@@ -12,7 +13,8 @@ CREATE TABLE worker (
   beat_ms     integer NOT NULL,
   flush       integer NOT NULL DEFAULT 0,
   idle        integer NOT NULL DEFAULT 0,
-  fenced      integer NOT NULL DEFAULT 0
+  fenced      integer NOT NULL DEFAULT 0,
+  silent_since_ms integer
 );
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
