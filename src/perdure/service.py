@@ -49,7 +49,7 @@ from perdure.operate.retention import limits_of
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.operate.webhooks import WebhookDesk
-from perdure.settings import Settings, absolute_place, absolute_store, using
+from perdure.settings import WITHHELD, WITHHELD_SERVER, Settings, absolute_place, absolute_store, using
 from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
@@ -163,6 +163,12 @@ class AsyncPerdure(
 
     async def start(self) -> None:
         """Open the store and make our queues and lanes known."""
+        if self.url in (WITHHELD, WITHHELD_SERVER):
+            raise SettingInvalid(
+                "processes of isolated stages do not know the store; return rows and jobs instead of opening it, "
+                "or name PERDURE_STORE in PERDURE_CELL_ENV",
+                code="store_withheld",
+            )
         if self._closed:
             self._connect()
         self._working, self._stopping = asyncio.Lock(), asyncio.Event()  # of the loop that we run in now

@@ -25,6 +25,9 @@ SECRETS = ("embed_key", "summary_key", "vision_key", "rabbitmq_password", "secre
 SECRETS_OF_OTHERS = ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 EMBEDDERS = ("auto", "wordllama", "hashing")
 ADDRESSES = ("store", "direct_url", "blobs", "embedder", "summary_url", "vision_url", "pushgateway_url")
+#: In a process of an isolated stage, in the place of the store's address.
+WITHHELD = "sqlite:////dev/null/withheld"
+WITHHELD_SERVER = "postgresql://withheld.invalid/withheld"
 
 
 def absolute_store(url: str) -> str:

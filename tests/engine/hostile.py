@@ -116,7 +116,7 @@ def read(doc: Document) -> str:
 def confined(doc: Document) -> str:
     """The same without rights, where one process serves several documents."""
     if doc.text.startswith("tree"):
-        deep(Path(tempfile.gettempdir()), 3_000)
+        deep(Path(tempfile.gettempdir()), 1_200)  # more than Python recurses
         return str(os.getpid())
     return attack(doc)
 

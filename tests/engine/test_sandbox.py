@@ -17,11 +17,11 @@ import pytest
 
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import sandbox
-from perdure.engine.cell_env import WITHHELD, environment, passes, settings_for_cell
+from perdure.engine.cell_env import environment, passes, settings_for_cell
 from perdure.engine.isolate import SandboxUnavailable
 from perdure.engine.syscalls import MACHINES, filter_program
-from perdure.errors import PipelineInvalid
-from perdure.settings import Settings, current
+from perdure.errors import PipelineInvalid, SettingInvalid
+from perdure.settings import WITHHELD, WITHHELD_SERVER, Settings, current
 from perdure.testing import drain, trial
 from tests.engine.confined import escapes, plain, shelf
 
@@ -100,17 +100,18 @@ def test_cells_do_not_have_our_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert app.output(id_, "boxed") == usual
 
 
-def test_a_cell_that_opens_the_store_learns_that_its_address_is_withheld() -> None:
-    from perdure.errors import SettingInvalid
-
-    with pytest.raises(SettingInvalid, match="PERDURE_CELL_ENV"), Perdure(WITHHELD):
+@pytest.mark.parametrize("address", [WITHHELD, WITHHELD_SERVER])
+def test_a_cell_that_opens_the_store_learns_that_its_address_is_withheld(address: str) -> None:
+    app = Perdure(address)  # a module that names a store can be imported
+    with pytest.raises(SettingInvalid, match="PERDURE_CELL_ENV") as error, app:
         pass
+    assert error.value.code == "store_withheld"
 
 
 def test_settings_cross_whole_but_for_secrets() -> None:
     settings = Settings(embed_key="sk-ours", store="postgresql://ann:pw@host/db", concurrency=7)
     copy = Settings.model_construct(**settings_for_cell(settings, passes("")))
-    assert (copy.concurrency, copy.embed_key, copy.store) == (7, None, WITHHELD)
+    assert (copy.concurrency, copy.embed_key, copy.store) == (7, None, WITHHELD_SERVER)
     same = {"store", "embed_key", "rabbitmq_password"}
     assert copy.model_dump(exclude=same) == settings.model_dump(exclude=same)
     everything = Settings.model_construct(**settings_for_cell(settings, passes("*")))
@@ -122,7 +123,7 @@ def test_patterns_choose_among_all_variables() -> None:
     assert environment(given, True, passes("A_*")) == {
         "A_KEY": "1",
         "PATH": "/bin",
-        "PERDURE_STORE": WITHHELD,
+        "PERDURE_STORE": WITHHELD_SERVER,
     }
     assert environment(given, True, passes("*")) == given
 

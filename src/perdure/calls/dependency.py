@@ -15,7 +15,7 @@ from perdure.calls.budget import Budget
 from perdure.calls.limiter import EPOCH_S, Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS, WORK, Work
+from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
 
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
@@ -287,3 +287,5 @@ def _learned(entry: Any) -> Learned:
 
 
 MESSENGERS["calls"] = Home()
+if "calls" in PACKED:
+    Home().unpack(PACKED["calls"])

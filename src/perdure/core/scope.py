@@ -56,5 +56,8 @@ class Messenger(Protocol):
 #: By name; whoever has something to carry puts a messenger here when it is imported.
 MESSENGERS: dict[str, Messenger] = {}
 
+#: In a cell: what the worker packed, for a messenger whose module the stage imports late.
+PACKED: dict[str, Any] = {}
+
 #: None outside of stage code.
 WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)

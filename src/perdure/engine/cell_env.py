@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from perdure.settings import ADDRESSES, SECRETS, Settings, variable
+from perdure.settings import ADDRESSES, SECRETS, WITHHELD, WITHHELD_SERVER, Settings, variable
 
 #: Whether a variable of this name is passed on.
 Passes = Callable[[str], bool]
@@ -26,8 +26,6 @@ NEEDED = (
     "PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "PYTHON*", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
     "DYLD_*", "TESSDATA_PREFIX", "FONTCONFIG_*", "MALLOC_*", "*_NUM_THREADS", "PERDURE_*", "COVERAGE_*",
 )  # fmt: skip
-#: In the place of the store's address: who opens that in a cell learns why it cannot be.
-WITHHELD = "withheld://PERDURE_CELL_ENV"
 _PLACES = ("store", "direct_url", "blobs")
 
 
@@ -52,7 +50,7 @@ def environment(given: Mapping[str, str], boxed: bool, passed: Passes) -> dict[s
         return not boxed or any(fnmatchcase(name, pattern) for pattern in NEEDED)
 
     found = {name: value for name, value in given.items() if kept(name, value)}
-    return {variable("store"): WITHHELD, **found}
+    return {variable("store"): _withheld(given.get(variable("store"), "")), **found}
 
 
 def settings_for_cell(settings: Settings, passed: Passes) -> dict[str, Any]:
@@ -66,4 +64,9 @@ def settings_for_cell(settings: Settings, passed: Passes) -> dict[str, Any]:
         elif "@" in (address := found[name] or ""):
             parts = urlsplit(address)
             found[name] = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return {"store": WITHHELD, **found}
+    return {"store": _withheld(settings.store), **found}
+
+
+def _withheld(address: str) -> str:
+    """An address of the same kind, so that modules that name a store can be imported in a cell."""
+    return WITHHELD_SERVER if address.startswith("postgres") else WITHHELD

@@ -156,6 +156,7 @@ def _readable() -> frozenset[str]:
     found |= {
         path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))
     }
+    found |= {entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")}
     if (program := shutil.which("tesseract")) is not None:
         found.add(os.path.realpath(program))
     if "TESSDATA_PREFIX" in os.environ:

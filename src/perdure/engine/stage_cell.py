@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS, WORK, Work
+from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
 from perdure.engine import cell, cell_messages, sandbox, wire
 from perdure.engine.context import Context
 from perdure.engine.crossing import crosses
@@ -131,6 +131,7 @@ def _run(given: Assignment, ask: Callable[[bytes], bytes]) -> bytes:
         generation=given.generation, input_hash=given.input_hash, is_async=stage.is_async,
     )  # fmt: skip
     WORK.set(given.work)
+    PACKED.update(given.known)
     for name in given.known.keys() & MESSENGERS.keys():
         MESSENGERS[name].unpack(given.known[name])
     if given.tells:

@@ -11,7 +11,7 @@ from perdure.pipelines.extract import Part, Summary, join, open_reader, summaris
 books = Pipeline("books", attempts=3)
 
 
-@books.stage(isolate=True, sandbox=True, timeout=60)
+@books.stage(isolate=True, timeout=60)
 def extract(doc: Document, ctx: Context) -> Summary:
     """Dies once, in the middle, where the document's `meta` asks for it; writes down what it read."""
     with open_reader(doc.path, doc.media_type, doc.name) as reader:
