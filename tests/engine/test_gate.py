@@ -134,15 +134,14 @@ async def test_who_gave_up_and_has_not_heard_of_it_is_not_let_in() -> None:
 @looped
 async def test_who_is_cancelled_at_the_moment_of_being_let_in_gives_the_room_back() -> None:
     gate = Gate(1)
-    holder, waits, behind = Visitor(gate, "a"), Visitor(gate, "b"), Visitor(gate, "c")
-    await settled()
-    holder.leave.set()
-    await holder.task  # `waits` is let in and has not heard of it
-    waits.task.cancel()
+    async with gate.enter("a", 1):
+        waits, behind = Visitor(gate, "b"), Visitor(gate, "c")
+        await settled()
+    waits.task.cancel()  # it was let in just now, and has not heard of it
     with pytest.raises(asyncio.CancelledError):
         await waits.task
     await settled()
-    assert behind.inside
+    assert (waits.inside, behind.inside) == (False, True)
     await go(behind)
     assert gate.used.total() == 0
 

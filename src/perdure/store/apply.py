@@ -15,7 +15,19 @@ from typing import Any
 from perdure.core.lane import is_large, like, sized
 from perdure.core.model import Job, State, repairs
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, handing_out, indexing, locking, once, outbox, passing, rows, stuck
+from perdure.store import (
+    entering,
+    feed,
+    handing_out,
+    indexing,
+    locking,
+    once,
+    outbox,
+    passing,
+    ranks,
+    rows,
+    stuck,
+)
 from perdure.store.acting import Acting
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
@@ -403,16 +415,22 @@ class Flush(Acting):
     def claim(self, op: Claim) -> Steps[list[Row]]:
         found: list[Row] = []
         kinds = []
+        owing = ranks.owing(op, self.written)
         for kind in op.kinds:
             most = kind.most
             if kind.passing is not None:
                 others = yield from passing.claim(self.sql, op, kind, self.now_ms, self.written, self.noted)
                 found += others
                 most = most - len(others) if kind.passing.fill else 0
+            elif owing and not kind.suspect:
+                others = yield from passing.before(self.sql, op, kind, self.now_ms, owing)
+                found += others
+                most -= len(others)
             if most:
                 kinds.append(kind._replace(most=most))
         if kinds:
             found += yield from self.sql.claim(op, self.now_ms, kinds)
+        yield from ranks.note(found, {**self.written, **self.noted}, self.noted)
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.most) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))

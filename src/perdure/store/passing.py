@@ -19,6 +19,7 @@ from perdure.store import rows
 from perdure.store.base import Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Claim, Kind
+from perdure.store.ranks import Owing
 
 WINDOW = 32  # jobs of a flow that are looked at in one place
 STRIDE = 500  # of the walk
@@ -57,6 +58,19 @@ def claim(
     found = yield from sql.take(op, now_ms, chosen)
     noted[which] = Places(_served(places, found), walk)
     return found
+
+
+def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> Steps[list[Row]]:
+    """Take jobs that go before those of organisations that had more than their share of a flow: newcomers' at its
+    head, and others' where turns were handed out last."""
+    since = (-inf, *sorted({latest for latest, _ in owing.values()}))
+    seen = yield from sql.look(op, kind.large, since, 2 * WINDOW)
+    first = {
+        row[4:]
+        for row in seen
+        if (flow := owing.get(row[1:4])) and row[7] not in flow[1] and row[4] < max(flow[1].values())
+    }
+    return (yield from sql.take(op, now_ms, nsmallest(kind.most, first)))
 
 
 def _others(seen: list[Row], orgs: frozenset[str], most: int) -> list[Row]:

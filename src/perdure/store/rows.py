@@ -31,6 +31,9 @@ from perdure.store.text import cleaned
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
 JOB_QUEUE = JOB_COLUMNS.split(", ").index("j.queue")
 JOB_ORG = JOB_COLUMNS.split(", ").index("j.org")
+JOB_PIPELINE = JOB_COLUMNS.split(", ").index("j.pipeline")
+JOB_LANE = JOB_QUEUE + 1
+JOB_PRIORITY = JOB_COLUMNS.split(", ").index("j.priority")
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
