@@ -15,13 +15,14 @@ from typing import Any
 
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
+from perdure.core.outcome import telling
 from perdure.core.scope import MESSENGERS, WORK, Work
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.wiring import PREVIOUS
-from perdure.errors import InputInvalid, PerdureError
+from perdure.errors import CallRefused, InputInvalid, PerdureError
 from perdure.settings import Settings, using
 
 TARGET = "perdure.engine.stage_cell:run"
@@ -113,6 +114,11 @@ def _run(given: Assignment, ask: Callable[[bytes], bytes]) -> bytes:
         returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
         produced, emitted, _ = conclude(stage, document, context, values, returned)
         return pickle.dumps((produced, emitted))
+    except Exception as error:  # few clients' errors can cross; what this one means for the job can
+        ending = telling(error)
+        if not isinstance(ending, CallRefused):
+            raise
+        raise ending from error
     finally:
         document.close()
         reports = {name: told for name, one in MESSENGERS.items() if (told := one.report()) is not None}

@@ -120,6 +120,16 @@ RULES = (
         "{needs} refuses us: put its key or rights right, then requeue",
     ),
     Rule(
+        "a service does not accept our key, rights or its certificate (`call_unauthorized`)",
+        lambda f: f.code == "call_unauthorized", Action.FIX,
+        "a service refuses us and the error names it: put its key or rights right, then requeue",
+    ),
+    Rule(
+        "the quota of a service is used up (`call_quota`)",
+        lambda f: f.code == "call_quota", Action.FIX,
+        "the quota of a service is used up and the error names it: raise it or wait for the next period, then requeue",
+    ),
+    Rule(
         "a limit was reached (`stage_timeout`, `no_progress`, `too_large`, a bomb; memory, time, processes of a cell)",
         lambda f: f.code in LIMITS, Action.RAISE,
         "a limit was reached ({code}): look at one, raise the limit if the document is sound, then requeue",
@@ -150,6 +160,13 @@ RULES = (
         "`output_invalid` …)",
         lambda f: f.code in CODE or f.code.startswith("crashed:"), Action.LOOK,
         "the code of the stage is at fault ({code}): `perdure dead inspect` says where; repair it, then requeue",
+    ),
+    Rule(
+        "a service refused what was asked of it, or what it was given or gave was invalid (`call_refused`, "
+        "`call_invalid`)",
+        lambda f: f.code in ("call_refused", "call_invalid"), Action.FIX,
+        "the request was refused for good ({code}): `perdure dead inspect` says by which service and why; correct the "
+        "request or the input, then requeue, or purge them",
     ),
     Rule(
         "documents of this type are not read (`type_unsupported`)",
