@@ -16,7 +16,8 @@
     │   ├─ SchemaOutdated / SchemaNewer  run `perdure migrate` / upgrade this program
     │   └─ Unstorable                    this one value cannot be stored; its neighbours were
     └─ UsageError                        the caller's mistake: HTTP 4xx, exit status 2
-        ├─ SettingInvalid                PolicyInvalid, a ValueError too, is one
+        ├─ SettingInvalid
+        │   └─ PolicyInvalid             a ValueError, too
         ├─ PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
         ├─ InputInvalid, InputTooLarge
         └─ MoveForbidden                 the document's state does not allow that
@@ -261,6 +262,8 @@ class SettingInvalid(UsageError):
 
 class PolicyInvalid(SettingInvalid, ValueError):
     """A policy or backoff was made with a value that it cannot have; the message names it."""
+
+    code = "policy_invalid"
 
 
 class PipelineInvalid(UsageError):

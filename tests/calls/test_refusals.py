@@ -19,12 +19,12 @@ from perdure.testing import drain, trial
 from tests.calls import refused_cells
 from tests.calls.making import HttpError, Script, World, at_work
 
-QUICK = {"backoff": FullJitter(0, 0)}
+QUICK: dict[str, Any] = {"backoff": FullJitter(0, 0)}
 
 
 def code_of(error: Exception, policy: Policy | None = None) -> tuple[str, int, str | None]:
     """How a document ends whose stage makes a call that raises this: state, attempts, code."""
-    guard, books = policy or Policy("refusing", **QUICK), Pipeline("books", attempts=3)  # type: ignore[arg-type]
+    guard, books = policy or Policy("refusing", **QUICK), Pipeline("books", attempts=3)
 
     @books.stage
     async def ask(doc: Document) -> str:
@@ -185,7 +185,7 @@ def test_outside_of_jobs_the_error_is_the_original() -> None:
 
 
 def test_a_stage_with_a_fallback_degrades_at_once() -> None:
-    policy, books = Policy("refusing", **QUICK), Pipeline("books", attempts=3)  # type: ignore[arg-type]
+    policy, books = Policy("refusing", **QUICK), Pipeline("books", attempts=3)
     service = Script(HttpError(401))
 
     @books.stage

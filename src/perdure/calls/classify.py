@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from perdure.calls import tables
-from perdure.calls.answer import Facts, answered, asked, facts_of, offered
+from perdure.calls.answer import Facts, answered, asked, facts_of, of_status, offered
 from perdure.calls.retry_after import HINT_S_MAX
 from perdure.calls.verdict import Kind, Verdict
 from perdure.core.frozen import frozen
@@ -32,6 +32,7 @@ from perdure.errors import (
 #: So many errors are looked at, causes and members of groups together.
 ERRORS_MAX = 64
 MESSAGE_CHARS = 80
+OBSTORE_CHARS = 4_000  # with the address of the object
 SQLSTATE_CHARS = 5
 GRAVITY: dict[Kind, int] = {"retryable": 0, "rate_limited": 1, "unknown": 2, "permanent": 3}
 
@@ -238,7 +239,18 @@ def _system(error: Exception, facts: Facts, sheet: Sheet) -> Verdict | None:
 
 def _spoken(error: Exception, sheet: Sheet) -> Verdict | None:
     """The last resort: how the message of a client library begins."""
+    if sheet.package == "obstore":
+        return _of_obstore(str(error.args[0] if error.args else "")[:OBSTORE_CHARS])
     if sheet.package not in tables.SPEAKING:
         return None
     words = str(error.args[0] if error.args else "")[:MESSAGE_CHARS].lower()
     return next((verdict for phrase, verdict in tables.PHRASES.items() if words.startswith(phrase)), None)
+
+
+def _of_obstore(words: str) -> Verdict | None:
+    _, found, rest = words.partition(tables.OBSTORE_STATUS)
+    status = rest[:3]
+    if found and status.isascii() and status.isdigit():
+        told = of_status(int(status))
+        return Verdict(told.kind, told.reason, None, told.processed, told.outage, int(status))
+    return tables.CONNECTION if tables.OBSTORE_UNSENT in words else None

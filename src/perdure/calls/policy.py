@@ -27,6 +27,7 @@ from perdure.calls.jitter import FullJitter
 from perdure.calls.run import Inside, Instead, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
+from perdure.calls.unbound import unbound_requests
 from perdure.calls.unfinished import WHOLE, refuse_unfinished
 from perdure.calls.verdict import Verdict
 from perdure.core.scope import WORK, Work
@@ -192,6 +193,7 @@ class Policy:
                 result = fn(*args, **kwargs)
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
+                self._count_unbound(fn, error, scope, work)
                 decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
@@ -245,6 +247,7 @@ class Policy:
                 result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
+                self._count_unbound(fn, error, scope, work)
                 decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
@@ -281,6 +284,17 @@ class Policy:
         theirs_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
         deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)
         return None if outer is None else Inside(self, outer, work, now_s, deadline_s), deadline_s
+
+    def _count_unbound(
+        self, fn: Callable[..., Any], error: Exception, scope: Scope, work: Work | None
+    ) -> None:
+        """Count the requests that a client made by itself; a policy inside has looked at its own."""
+        if scope.nested:
+            return
+        for _ in range(unbound_requests(self.name, fn, error)):
+            self.dependency.requests += 1
+            if work is not None:
+                self.dependency.count(work)
 
     def _refuse_unfinished(self, result: object, run: Run | None) -> None:
         try:

@@ -111,7 +111,7 @@ RULES = (
     ),
     Rule(
         "a setting of a worker was invalid (`setting_invalid`)",
-        lambda f: f.code == "setting_invalid", Action.FIX,
+        lambda f: f.code in ("setting_invalid", "policy_invalid"), Action.FIX,
         "a setting of the workers is invalid and the error names it: correct it, start the workers again, then requeue",
     ),
     Rule(
