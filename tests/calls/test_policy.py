@@ -176,6 +176,24 @@ def test_an_attempt_that_hangs_is_cut_off() -> None:
     assert calls == 2
 
 
+def test_no_wait_leaves_nothing_behind() -> None:
+    policy = Policy("restless", retries=3)
+
+    def fail() -> None:
+        raise ConnectionRefusedError
+
+    for _ in range(2):
+        with no_wait() as waits:
+            for _ in range(20):
+                with pytest.raises((ConnectionRefusedError, DependencyDown, RateLimited)):
+                    policy.call(fail)
+            assert waits
+            assert policy.dependency.troubled
+        assert not policy.dependency.troubled
+        assert policy.dependency.budget.tokens == policy.dependency.budget.reserve
+    assert policy.call(int, "1") == 1
+
+
 def test_what_is_inside_inherits_the_deadline(world: World) -> None:
     outer, inner = world.policy("outer", total_s=10.0), world.policy("inner", total_s=60.0)
     seen: list[float | None] = []
