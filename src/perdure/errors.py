@@ -8,6 +8,7 @@
     │   │   └─ RateLimited
     │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
     │   └─ Permanent(code)               dead now
+    │       └─ CallRefused               a call failed for good; made from the error that left the stage
     ├─ LeaseLost                         stop quietly: another worker owns the job
     ├─ StoreError                        the store could not do it
     │   ├─ StoreBusy                     try again
@@ -15,7 +16,9 @@
     │   ├─ SchemaOutdated / SchemaNewer  run `perdure migrate` / upgrade this program
     │   └─ Unstorable                    this one value cannot be stored; its neighbours were
     └─ UsageError                        the caller's mistake: HTTP 4xx, exit status 2
-        ├─ SettingInvalid, PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
+        ├─ SettingInvalid
+        │   └─ PolicyInvalid             a ValueError, too
+        ├─ PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
         ├─ InputInvalid, InputTooLarge
         └─ MoveForbidden                 the document's state does not allow that
 
@@ -187,6 +190,22 @@ class Permanent(StageSignal):
         super().__init__(message or code, code=code)
 
 
+class CallRefused(Permanent):
+    """A call failed in a way that no other attempt changes: the document is dead now, with a code of the call's own.
+
+    Stage code never sees it: it gets the client's own exception and may catch that. This error takes its place where
+    the stage ends; `type_name` is the class of the exception, `dependency` the service, `status_code` its answer.
+    """
+
+    code = "call_refused"
+
+    def __init__(
+        self, code: str, message: str = "", *, dependency: str = "", type_name: str = "", status_code: int | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(code, message)
+        self.dependency, self.type_name, self.status_code = dependency, type_name, status_code
+
+
 class LeaseLost(PerdureError):
     """This worker's lease passed on; nothing it writes is accepted any more. Stop quietly."""
 
@@ -239,6 +258,12 @@ class SettingInvalid(UsageError):
     """A setting or address is wrong; the message names it and the accepted form."""
 
     code = "setting_invalid"
+
+
+class PolicyInvalid(SettingInvalid, ValueError):
+    """A policy or backoff was made with a value that it cannot have; the message names it."""
+
+    code = "policy_invalid"
 
 
 class PipelineInvalid(UsageError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
+from perdure.calls.storage import StorageGuard
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.derived import keys_of
@@ -146,7 +147,7 @@ class AsyncPerdure(
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
         with using(self.settings):  # new files get the mode that is set
             self.store = open_store(self.url, self.clock, self.settings.direct_url)
-            blobs = open_blobs(self._blobs_url, self._blobs_beside)
+            blobs = open_blobs(self._blobs_url, self._blobs_beside, StorageGuard)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
         self.store.flusher.large_bytes = self.settings.large_bytes

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from perdure.calls.events import CallEvent, subscribe
+from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
 from perdure.calls.scope import remaining
 from perdure.errors import (
@@ -173,6 +174,24 @@ def test_an_attempt_that_hangs_is_cut_off() -> None:
     with no_wait(), pytest.raises(TimeoutError):
         asyncio.run(hang_up())
     assert calls == 2
+
+
+def test_no_wait_leaves_nothing_behind() -> None:
+    policy = Policy("restless", retries=3)
+
+    def fail() -> None:
+        raise ConnectionRefusedError
+
+    for _ in range(2):
+        with no_wait() as waits:
+            for _ in range(20):
+                with pytest.raises((ConnectionRefusedError, DependencyDown, RateLimited)):
+                    policy.call(fail)
+            assert waits
+            assert policy.dependency.troubled
+        assert not policy.dependency.troubled
+        assert policy.dependency.budget.tokens == policy.dependency.budget.reserve
+    assert policy.call(int, "1") == 1
 
 
 def test_what_is_inside_inherits_the_deadline(world: World) -> None:
@@ -454,10 +473,21 @@ def test_a_decorated_function_is_itself(world: World) -> None:
     assert (fetch.__name__, fetch.__doc__) == ("fetch", "Fetch it.")
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"total_s": 0}, {"attempt_s": -1.0}])
-def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingInvalid):
+WRONG: list[dict[str, Any]] = [
+    {"retries": -1}, {"retries": 1.5}, {"total_s": 0}, {"attempt_s": -1.0}, {"attempt_s": "10"},
+    {"hint_cap_s": None}, {"reschedule_s": float("nan")}, {"on_exhausted": "rise"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [SettingInvalid, ValueError])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         Policy("wrong", **wrong)
+    with pytest.raises(kind):
+        Policy("wrong").but(**wrong)
+    with pytest.raises(kind):
+        FullJitter(-1.0)
     with pytest.raises(TypeError):
         Policy("wrong").but(patience=1)  # type: ignore[call-arg]
 
@@ -556,11 +586,14 @@ def test_a_task_that_outlives_its_call_is_on_its_own(world: World) -> None:
         await asyncio.sleep(0.01)
         return await inner.acall(service.awaited)
 
-    async def start() -> asyncio.Task[Any]:
-        return asyncio.create_task(background())
+    started: list[asyncio.Task[Any]] = []
+
+    async def start() -> None:
+        started.append(asyncio.create_task(background()))
 
     async def run() -> Any:
-        return await (await outer.acall(start))
+        await outer.acall(start)
+        return await started[0]
 
     assert asyncio.run(run()) == "fine"
     assert service.calls == 2

@@ -11,6 +11,7 @@ from perdure.calls import events
 from perdure.calls.breaker import Ticket
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
+from perdure.core.refusal import mark_refused
 from perdure.core.scope import Work
 from perdure.errors import DependencyDown, PerdureError, Permanent, RateLimited, Rescheduled, RetryLater
 
@@ -54,6 +55,8 @@ class Run:
         DependencyDown or RateLimited where none may go out.
         """
         state, wait_s = self.policy.dependency, 0.0
+        if self.deadline_s is not None and now_s >= self.deadline_s:
+            return self.late(now_s)
         if not self.probe and (state.held is not None or state.breaker.troubled):
             if self.work is not None and state.held is not None:
                 state.trust(self.work, now_s)
@@ -93,6 +96,41 @@ class Run:
         if callable(self.policy.on_exhausted):
             return Instead(self.policy.on_exhausted(error))
         raise error
+
+    def wait(self, wait_s: float) -> None:
+        """Wait for our turn."""
+        try:
+            self.policy.timing.sleep(wait_s)
+        except BaseException:
+            self.left(self.policy.timing.clock())
+            raise
+
+    async def await_(self, wait_s: float) -> None:
+        """Wait for our turn, awaited."""
+        try:
+            await self.policy.timing.asleep(wait_s)
+        except BaseException:
+            self.left(self.policy.timing.clock())
+            raise
+
+    def late(self, now_s: float) -> Instead:
+        """The deadline passed before our turn came: nothing is sent, and no service is blamed."""
+        policy = self.policy
+        self._leave(now_s)
+        self._ended(now_s, success=False)
+        error = TimeoutError(
+            f"{self.operation}: no time was left when its turn came; the request was not sent"
+        )
+        self._publish("best_effort" if policy.best_effort else "exhausted", "deadline", error=error)
+        if policy.best_effort:
+            return Instead(None)
+        if callable(policy.on_exhausted):
+            return Instead(policy.on_exhausted(error))
+        if self.work is None or policy.on_exhausted == "raise":
+            raise error
+        delay_s = min(policy.reschedule_s * (0.5 + policy.timing.rand()), LATER_S_MAX)
+        self._publish("reschedule", "deadline", delay_s, error=error)
+        raise Rescheduled(f"{error}; rescheduled in {delay_s:.0f} s", retry_after_s=delay_s)
 
     # --- after a request -------------------------------------------------------------------------
 
@@ -199,6 +237,7 @@ class Run:
             self._publish("fast_fail", stop if verdict.again else verdict.reason, None, verdict, error)
             if verdict.again and self.work is not None:
                 raise Permanent("maybe_done", _maybe_done(self.operation, verdict)) from error
+            _mark(error, self.operation, verdict)
             return None
         if callable(policy.on_exhausted):
             self._publish("exhausted", stop, None, verdict, error)
@@ -271,6 +310,11 @@ class Inside(Run):
             self._publish("nested", f"inside {outer.operation}, which owns the retries")
         policy.dependency.nested += 1
 
+    def late(self, now_s: float) -> Instead:
+        """The call around us had no time left: it decides, and knows that nothing was sent."""
+        self._leave(now_s)
+        return self._refused(self._shed(0.0))
+
     def failed(self, error: Exception, now_s: float, scope: Scope) -> Instead | None:
         """Whoever is outside decides, unless we can do without, or must not be repeated."""
         policy, verdict = self.policy, self.policy.classify(error)
@@ -287,6 +331,7 @@ class Inside(Run):
         self.outer.final |= scope.final or (
             verdict.processed and not policy.idempotent and policy.key is None and verdict.again
         )
+        _mark(error, self.operation, verdict)
         return None
 
 
@@ -301,6 +346,12 @@ def _maybe_done(operation: str, verdict: Verdict) -> str:
         f"{operation} failed ({verdict.reason}) and may have been carried out all the same; it is not repeated. Find "
         "out, then requeue the document, or give the call a key that the service knows"
     )
+
+
+def _mark(error: Exception, operation: str, verdict: Verdict) -> None:
+    """Let the job layer know of an error that no other attempt changes; the caller gets it as it is."""
+    if (code := verdict.refusal) is not None:
+        mark_refused(error, code, operation, verdict.reason, verdict.status)
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -18,6 +18,7 @@ from perdure.core.backoff import DELAY_MS_MAX
 from perdure.core.fingerprint import failure_fingerprint
 from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
+from perdure.core.refusal import refused
 from perdure.errors import (
     DependencyDown,
     PerdureError,
@@ -295,7 +296,10 @@ def hold_delay_ms(holds: int) -> int:
 
 
 def telling(error: BaseException) -> BaseException:
-    """Of a group of errors the one that decides: Permanent, then DependencyDown, then RetryLater, then any."""
+    """The error that decides: of a group Permanent, then DependencyDown, then RetryLater, then any; for an error of
+    a call that failed for good the Permanent that it means."""
+    if (ending := refused(error)) is not None:
+        return ending
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = [telling(e) for e in error.exceptions]

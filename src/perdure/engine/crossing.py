@@ -90,6 +90,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "Transient": {"retry_after_s": _MAYBE},
     "Rescheduled": {"retry_after_s": _MAYBE},
     "RetryLater": {"delay_s": _NUMBER},
+    "CallRefused": {"dependency": (str,)},
     "RateLimited": {"delay_s": _NUMBER, "ours": (bool,)},
     "DependencyDown": {"name": (str,), "confirmed": (bool,), "heard": (bool,), "unnamed": (bool,)},
 }

@@ -15,6 +15,7 @@ from perdure.engine.execution import Ran
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, NurseryLost, PreloadFailed
 from perdure.engine.stage_cell import conclude, load
 from perdure.errors import (
+    CallRefused,
     DependencyDown,
     LeaseLost,
     Permanent,
@@ -46,13 +47,13 @@ def falls_back(stage: AnyStage, job: Job) -> bool:
 
 
 def degrades(stage: AnyStage, job: Job, error: Exception) -> bool:
-    """Whether the fallback is to stand in: the service is down or gave up on, or this was the last attempt."""
-    if not falls_back(stage, job) or isinstance(error, _OTHERS):
+    """Whether the fallback is to stand in: the service is down, refused or gave up on, or this was the last attempt."""
+    if not falls_back(stage, job):
         return False
     told = telling(error)
-    if isinstance(told, DependencyDown | Rescheduled):
+    if isinstance(told, DependencyDown | Rescheduled | CallRefused):
         return True
-    if isinstance(told, RateLimited | RetryLater | Permanent):
+    if isinstance(error, _OTHERS) or isinstance(told, RateLimited | RetryLater | Permanent):
         return False
     if isinstance(told, CellOverdue) and job.suspect and job.crashes + 1 >= CRASHES_MAX:
         return True  # it would be quarantined

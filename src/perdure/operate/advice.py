@@ -111,13 +111,23 @@ RULES = (
     ),
     Rule(
         "a setting of a worker was invalid (`setting_invalid`)",
-        lambda f: f.code == "setting_invalid", Action.FIX,
+        lambda f: f.code in ("setting_invalid", "policy_invalid"), Action.FIX,
         "a setting of the workers is invalid and the error names it: correct it, start the workers again, then requeue",
     ),
     Rule(
         "a service refused us (status 401, 403 or 407) and the stage needs it",
         lambda f: _status(f) in (401, 403, 407) and bool(f.needs), Action.FIX,
         "{needs} refuses us: put its key or rights right, then requeue",
+    ),
+    Rule(
+        "a service does not accept our key, rights or its certificate (`call_unauthorized`)",
+        lambda f: f.code == "call_unauthorized", Action.FIX,
+        "a service refuses us and the error names it: put its key or rights right, then requeue",
+    ),
+    Rule(
+        "the quota of a service is used up (`call_quota`)",
+        lambda f: f.code == "call_quota", Action.FIX,
+        "the quota of a service is used up and the error names it: raise it or wait for the next period, then requeue",
     ),
     Rule(
         "a limit was reached (`stage_timeout`, `no_progress`, `too_large`, a bomb; memory, time, processes of a cell)",
@@ -150,6 +160,13 @@ RULES = (
         "`output_invalid` …)",
         lambda f: f.code in CODE or f.code.startswith("crashed:"), Action.LOOK,
         "the code of the stage is at fault ({code}): `perdure dead inspect` says where; repair it, then requeue",
+    ),
+    Rule(
+        "a service refused what was asked of it, or what it was given or gave was invalid (`call_refused`, "
+        "`call_invalid`)",
+        lambda f: f.code in ("call_refused", "call_invalid"), Action.FIX,
+        "the request was refused for good ({code}): `perdure dead inspect` says by which service and why; correct the "
+        "request or the input, then requeue, or purge them",
     ),
     Rule(
         "documents of this type are not read (`type_unsupported`)",
