@@ -27,6 +27,7 @@ from perdure.api.caller import is_loopback
 from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
+from perdure.engine.collector import calm_collector
 from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
@@ -110,6 +111,7 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
         signal.signal(number, server.handle_exit)
     if not await _started(service, server):
         return 0
+    calm_collector()
     workers = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
     try:
         await server.serve(sockets)
