@@ -186,7 +186,8 @@ class Hostile:
         """Files that unfold, hang or crash their readers, four uploads at a time and at most 200."""
         shelf = [
             ("bomb.pdf", bombs.flate_bomb()), ("nested.pdf", bombs.nested_flate_bomb()),
-            ("text.pdf", bombs.text_bomb()), ("again.pdf", bombs.repeated_contents()), ("endless.pdf", bombs.endless_contents()),
+            ("text.pdf", bombs.text_bomb()), ("again.pdf", bombs.repeated_contents()),
+            ("endless.pdf", bombs.endless_contents()),
             ("open.pdf", bombs.open_streams()), ("loop.pdf", bombs.page_loop()), ("pages.pdf", bombs.million_pages()),
             ("wide.epub", bombs.wide_zip_bomb()), ("deep.html", b"<div>" * 200_000 + b"x"),
             ("entities.docx", bombs.docx(bombs.paragraph(b"&a9;"), bombs.ENTITY_BOMB)),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.api import entries, jsons
+from perdure.api import entries, jsons, serve
 from perdure.api.readers import Readers
 from perdure.api.refused import Invalid, Refused
 from perdure.engine import intake
@@ -281,3 +282,19 @@ def test_what_the_work_raises_arrives(tmp_path: Path) -> None:
             await made.run("acme", entries.of_json, tmp_path / "gone", how)
 
     readers(work)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_a_server_has_threads_for_others_while_many_files_are_written() -> None:
+    async def run() -> None:
+        serve.use_many_threads()
+        go_on = threading.Event()
+        writing = [asyncio.create_task(asyncio.to_thread(go_on.wait, 90)) for _ in range(serve.THREADS // 2)]
+        await asyncio.to_thread(len, "nobody waits")
+        assert not any(one.done() for one in writing)
+        go_on.set()
+        await asyncio.gather(*writing)
+
+    asyncio.run(run())
