@@ -6,7 +6,7 @@ another kind of harm, see `tenants_load.py`. Prints P50, P95 and the longest wai
 P95 as a multiple of the quiet phase, which is to be at most 2.
 
 The polite load runs at the priority of the server, or its own waits would count; its lag is printed. The hostile load
-runs behind everything else (nice 10). `cpu` is what server, worker and their children took of all cores.
+runs behind everything else (`--nice`). `cpu` is what server, worker and their children took of all cores.
 """
 
 from __future__ import annotations
@@ -62,9 +62,12 @@ def serving(store: str, log: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def load(kind: str, **facts: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, str(LOAD), kind, json.dumps(facts)], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    """Start it; it begins now, however long its imports took."""
+    command = [sys.executable, str(LOAD), kind, json.dumps(facts)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
 
 
 def spent_s(process: psutil.Process) -> float:
@@ -86,7 +89,7 @@ def phase(store: str, directory: Path, name: str, asked: argparse.Namespace) -> 
         warm.communicate(timeout=300)
         began_s, before_s = time.monotonic(), spent_s(server)
         facts = {"url": url, "seconds": asked.seconds, "pace_s": asked.pace}
-        harm = load("hostile", **facts, keys=[enemy], harm=name, nice=10) if name != "quiet" else None
+        harm = load("hostile", **facts, keys=[enemy], harm=name, nice=asked.nice) if name != "quiet" else None
         if harm is not None:
             time.sleep(1)  # the harm is there first
         own = load("polite", **facts, keys=keys, nice=0)
@@ -153,6 +156,7 @@ def main() -> None:
     parser.add_argument(
         "--pace", type=float, default=5.0, help="Seconds between two documents of an organisation."
     )
+    parser.add_argument("--nice", type=int, default=10, help="How far the hostile load stands behind.")
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument(
         "--phases", default=",".join(PHASES), help="Begins with quiet, to which others are compared."

@@ -256,4 +256,5 @@ async def hostile(facts: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     given = json.loads(sys.argv[2])
     os.nice(given["nice"])
+    print("ready", flush=True)  # everything is imported
     print(json.dumps(asyncio.run({"polite": polite, "hostile": hostile}[sys.argv[1]](given))))
