@@ -84,6 +84,12 @@ def address_shown(address: str) -> str:
     return redacted(f"{scheme}//{shown}@{host}")
 
 
+def host_shown(url: str) -> str:
+    """Return a URL as far as its host: path, query and user name may be what the receiver knows its senders by."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/…"
+
+
 def _without_passwords(word: str) -> str:
     """Return a word without the passwords of the addresses in it; each begins with a scheme and `:/`."""
     shown, *rests = word.split(":/")

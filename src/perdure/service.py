@@ -55,7 +55,7 @@ from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs,
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
 from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
-from perdure.store.text import checked
+from perdure.store.text import checked, reason_kept
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
 from perdure.watch.webhooks import Dispatcher
@@ -67,6 +67,7 @@ log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
 QUERY_S = 5.0  # that a query waits for its vector
+PAUSE_EVERY = 20  # documents of one transaction that are made ready at one go
 
 
 class AddOptions(TypedDict, total=False):
@@ -89,6 +90,13 @@ class AddOptions(TypedDict, total=False):
     backoff_s: float
     key: str
     dedupe: bool
+
+
+class EncodedOptions(AddOptions, total=False):
+    """The same from a door that has encoded content and metadata already, as they are stored."""
+
+    content: intake.Content
+    meta_json: bytes
 
 
 class AsyncPerdure(
@@ -236,12 +244,17 @@ class AsyncPerdure(
         return await self._known((await self.store.add([document]))[0], document)
 
     async def add_once(
-        self, entries: Iterable[tuple[Pipeline | str, AddOptions]], once: Once | None = None, called: str = ""
+        self,
+        entries: Iterable[tuple[Pipeline | str, AddOptions]],
+        once: Once | None = None,
+        called: str = "",
     ) -> list[Added]:
         """Take documents in, all in one transaction; under a key only the first time. Pipeline `auto`: by content.
         `called`: how the caller calls the list, for errors that name an entry."""
         new = []
         for number, (pipeline, options) in enumerate(entries):
+            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+                await asyncio.sleep(0)  # others want an answer, too
             with intake.naming(called and f"{called}.{number}"):
                 new.append(await self._receive(options, *self._route(pipeline, options)))
         if once is None:
@@ -258,7 +271,11 @@ class AsyncPerdure(
             return pipeline, {}
         from perdure.pipelines.routing import routed  # heavy, and not everybody asks for it
 
-        name, found = routed(options, self.pipelines)
+        entry = dict(options)
+        content = entry.get("content")
+        if isinstance(content, intake.Content) and content.kind == "bytes":
+            entry["path" if isinstance(content.data, Path) else "data"] = content.data
+        name, found = routed(entry, self.pipelines)
         more: AddOptions = {}
         more.update(found)  # type: ignore[typeddict-item]
         return or_only(self.pipelines, name), more
@@ -304,7 +321,7 @@ class AsyncPerdure(
         self, options: AddOptions, pipeline: Pipeline | str, found: AddOptions | None = None
     ) -> NewDocument:
         options = {**options, **(found or {})}
-        unknown = set(options) - set(AddOptions.__annotations__)
+        unknown = set(options) - set(EncodedOptions.__annotations__)
         if unknown:
             raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
         if options.get("url") is not None:
@@ -451,8 +468,8 @@ class AsyncPerdure(
         """`rerun` page by page, for whoever shows how far it is or wants to stop it."""
         pipeline = self._pipeline(options["pipeline"])
         stage, conditions = stage_of(pipeline, options["from_stage"]), Conditions(options["where"])
-        reason, limit, who = options.get("reason", ""), options.get("limit"), self._who(options.get("who"))
-        checked(reason, "the reason")
+        reason, limit = reason_kept(options.get("reason", "")), options.get("limit")
+        who = self._who(options.get("who"))
         if limit is not None and limit < 1:
             raise InputInvalid(f"limit must be at least 1, not {limit}")
 

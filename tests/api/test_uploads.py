@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.api.problems import Refused
 from perdure.api.receiving import Limits, pieces
+from perdure.api.refused import Refused
 from tests.api.server import Server, paths_of_openapi
 
 MB = 1 << 20

@@ -24,10 +24,10 @@ from perdure.api import (
 )
 from perdure.api.caller import Gate
 from perdure.api.connections import Guard
-from perdure.api.jsons import Places
 from perdure.api.problems import handle_errors
+from perdure.api.readers import Readers
 from perdure.api.receiving import Limits
-from perdure.api.views import Bulk, NewDocument
+from perdure.api.views import Bulk, Finished, NewDocument
 from perdure.engine import rooms
 from perdure.service import AsyncPerdure
 
@@ -43,7 +43,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
-        app.state.auditing, app.state.places = asyncio.Lock(), Places()
+        app.state.auditing, app.state.readers = asyncio.Lock(), Readers()
         if limits.spool is not None:
             await asyncio.to_thread(rooms.clear_out, limits.spool)
         if not started:
@@ -53,6 +53,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
             yield
         finally:
             app.state.stopping.set()
+            await app.state.readers.close()
             await service.close()
 
     settings = service.settings
@@ -83,7 +84,7 @@ def _add_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         made = make()
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for model in (NewDocument, Bulk):
+        for model in (NewDocument, Bulk, Finished):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             schemas.setdefault(model.__name__, schema)

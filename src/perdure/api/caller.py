@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.core.frozen import frozen
 from perdure.core.model import ORG_DEFAULT
 from perdure.store.keys import SCOPES

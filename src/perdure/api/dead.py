@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Caller, Operator, Reader, Writer
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, DocumentId, Service
 from perdure.api.views import Number, Text, Whole
 from perdure.operate.choosing import Choice, DeadOptions, count

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any
@@ -27,7 +28,9 @@ from perdure.api.caller import is_loopback
 from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
+from perdure.engine.collector import calm_collector
 from perdure.engine.loop_watch import alarm
+from perdure.engine.memory import few_arenas
 from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
@@ -39,6 +42,7 @@ AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
 TICK_S = 0.1  # between looks for a signal while the store is waited for
+THREADS = 64  # that wait for disks; each is started when there is something to do for it
 BEHIND = 5  # levels of niceness that a worker stands behind its server
 
 
@@ -111,6 +115,8 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
         signal.signal(number, server.handle_exit)
     if not await _started(service, server):
         return 0
+    calm_collector()
+    use_many_threads()
     beside = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
     if service.settings.loop_stall_s:
         beside.append(asyncio.create_task(alarm(service.settings.loop_stall_s)))
@@ -127,6 +133,13 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
     return 0 if server.started else 1
+
+
+def use_many_threads() -> None:
+    """Have files of several uploads written at a time: Python has six threads for that on two cores, and whoever
+    searches or uploads a small file would wait for one behind the disk of others."""
+    few_arenas()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "perdure-files"))
 
 
 async def _bound(host: str, port: int) -> list[socket.socket]:

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.api.caller import Reader
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import PROBLEMS, Service
 from perdure.errors import StoreError
 from perdure.service import AsyncPerdure

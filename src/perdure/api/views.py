@@ -237,6 +237,20 @@ class Acted(BaseModel):
     answer: str = Field(examples=["requeued", "cancelled", "changed", "purged"])
 
 
+class Answered(BaseModel):
+    """Which claim of a remote stage is meant."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Annotated[int | str, Field(description="As the event had it.")]
+    job: Text | None = Field(default=None, description="As the event had it, where it is a follow-up's.")
+
+
+class Finished(Answered):
+    """The stage is done."""
+
+    output: Any = Field(description="What the stage made, as its type has it.")
+
+
 class ChunkView(BaseModel):
     """A passage that is found."""
 

@@ -16,9 +16,8 @@ from perdure.operate.desk import Desk, stage_of
 from perdure.settings import using
 from perdure.store.operations import Cancel, Raise, Requeue
 from perdure.store.records import Act, LimitRecord
-from perdure.store.text import checked
+from perdure.store.text import checked, reason_kept
 
-REASON = "the reason"
 ENDED = tuple(sorted(TERMINAL))
 
 
@@ -44,7 +43,7 @@ class Acting(Desk):
         self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str,
         who: str | None = None, run_at_ms: int | None = None, delay_ms: int = 0,
     ) -> str:  # fmt: skip
-        why, by = checked(reason, REASON), self._who(who)
+        why, by = reason_kept(reason), self._who(who)
         with using(self.given):
             job = replace(intake.first_job(pipeline), run_at_ms=run_at_ms, delay_ms=delay_ms)
         document = await self.store.document(org, document_id)
@@ -57,14 +56,14 @@ class Acting(Desk):
     async def cancel(
         self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
     ) -> str:
-        why, by = checked(reason, REASON), self._who(who)
+        why, by = reason_kept(reason), self._who(who)
         return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, by, why))
 
     async def delete(
         self, document_id: str, *, cancel: bool = False, reason: str = "", who: str | None = None,
         org: str | None = None,
     ) -> str:  # fmt: skip
-        why, by = checked(reason, REASON), self._who(who)
+        why, by = reason_kept(reason), self._who(who)
         key = ((await self.status(document_id, org)).org, document_id)
         if cancel:
             await self.store.cancel(
@@ -88,15 +87,15 @@ class Acting(Desk):
     async def _raise(
         self, document_id: str, priority: int | None, reason: str, who: str | None, org: str | None
     ) -> str:
-        why, by = checked(reason, REASON), self._who(who)
+        why, by = reason_kept(reason), self._who(who)
         found = await self._org(document_id, org)
         return await self.store.raise_(Raise(found, document_id, by, why, priority))
 
     async def pause(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
-        await self.store.pause(await self._queue(queue), True, self._who(who), checked(reason, REASON))
+        await self.store.pause(await self._queue(queue), True, self._who(who), reason_kept(reason))
 
     async def resume(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
-        await self.store.pause(await self._queue(queue), False, self._who(who), checked(reason, REASON))
+        await self.store.pause(await self._queue(queue), False, self._who(who), reason_kept(reason))
 
     async def _queue(self, name: str) -> str:
         known = sorted(queue.name for queue in await self.store.queues())
@@ -115,7 +114,7 @@ class Acting(Desk):
         return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
 
     async def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
-        await self.store.hold(_dependency(dependency), checked(reason, REASON), self._who(who))
+        await self.store.hold(_dependency(dependency), reason_kept(reason), self._who(who))
 
     async def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
         if _dependency(dependency) not in (known := await self.needed()):
@@ -123,20 +122,20 @@ class Acting(Desk):
                 f"there is no dependency {dependency!r} (there are: {', '.join(known) or 'none'})",
                 code="dependency_unknown",
             )
-        await self.store.release(dependency, self._who(who), checked(reason, REASON))
+        await self.store.release(dependency, self._who(who), reason_kept(reason))
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
         who: str | None = None,
     ) -> None:  # fmt: skip
-        by, why = self._who(who), checked(reason, REASON)
+        by, why = self._who(who), reason_kept(reason)
         await self.store.limit(checked(key, "the key"), concurrency, rate_per_s, by, why)
 
     async def limits(self, key: str | None = None) -> list[LimitRecord]:
         return await self.store.limits(key)
 
     async def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
-        by, why = self._who(who), checked(reason, REASON)
+        by, why = self._who(who), reason_kept(reason)
         await self.store.weigh(checked(org, "the organisation"), weight, by, why)
 
     async def acts(

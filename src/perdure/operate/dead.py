@@ -25,7 +25,7 @@ from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
 from perdure.store.blobs import CheckedBlobs
 from perdure.store.records import Attempt, DeadRecord
-from perdure.store.text import checked
+from perdure.store.text import reason_kept
 
 LIMIT_MAX = 1_000
 
@@ -115,7 +115,7 @@ class DeadVerbs(Desk):
 
     def requeuing(self, choice: Choice, how: RequeueOptions) -> AsyncGenerator[Requeued, None]:
         """`requeue_dead` step by step, for whoever shows how far it is or wants to stop it (then close it)."""
-        checked(how.get("reason", ""), "the reason")
+        how = {**how, "reason": reason_kept(how.get("reason", ""))}
         by = self._who(how.get("who"))
         return Requeuing(self.store, self.pipelines, choice, by, how, self.given).run()
 
@@ -176,7 +176,7 @@ class DeadVerbs(Desk):
         dry_run: bool = False,
     ) -> AsyncGenerator[Purged, None]:  # fmt: skip
         """`purge` step by step."""
-        why = checked(reason, "the reason")
+        why = reason_kept(reason)
         if export is not None and str(export) == "-":
             raise InputInvalid("what is purged is exported to a file, not to standard output")
         return purging(self.store, self.blobs, choice, export, self._who(who), why, dry_run)

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.core.derived import DERIVED
 from perdure.core.frozen import frozen
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, host_shown
 from perdure.store.base import Query, Steps
 from perdure.store.feed import Happened
 from perdure.store.once import keep, known
@@ -139,7 +139,7 @@ class Webhooks:
                 said = f"an organisation has at most {PER_ORG_MAX} webhooks; remove one first"
                 raise InputInvalid(said, code="webhooks_too_many")
             yield Query(ADD, (w.id, w.org, w.url, ",".join(w.events), w.secret, w.place, now))
-            yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, w.url))
+            yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, host_shown(w.url)))
             if once is not None:
                 yield keep(once, (w.id, w.secret, now))
             return w.id, w.secret, now
@@ -168,7 +168,7 @@ class Webhooks:
             gone = yield Query(DROP, (org, id_))
             if gone:
                 yield Query(DROP_DELIVERIES, (id_,))
-                yield Query(self.sql.ACT_ADD, (now, by, "webhook-drop", org, id_, gone[0][0]))
+                yield Query(self.sql.ACT_ADD, (now, by, "webhook-drop", org, id_, host_shown(gone[0][0])))
             return bool(gone)
 
         return bool(await self._write(steps))
