@@ -154,7 +154,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument(
-        "--pace", type=float, default=5.0, help="Seconds between two documents of an organisation."
+        "--pace", type=float, default=1.5, help="Seconds between two documents of an organisation."
     )
     parser.add_argument("--nice", type=int, default=10, help="How far the hostile load stands behind.")
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")

@@ -55,7 +55,7 @@ async def test_a_weight_counts_with_priorities_too(world: World) -> None:
 
     shares = await served(world, 80, batch=1)
 
-    assert abs(shares["heavy"] - 60) <= 6
+    assert abs(shares["heavy"] - 60) <= 3
 
 
 async def test_within_the_organisation_nothing_changes(world: World) -> None:

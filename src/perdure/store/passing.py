@@ -62,8 +62,8 @@ def claim(
 
 def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> Steps[list[Row]]:
     """Take jobs that go before those of organisations that had more than their share of a flow: newcomers' at its
-    head, and others' where turns were handed out last."""
-    since = (-inf, *sorted({latest for latest, _ in owing.values()}))
+    head, and others' where turns were handed out last and one turn later."""
+    since = (-inf, *sorted({turn for latest, _ in owing.values() for turn in (latest, latest + 1)}))
     seen = yield from sql.look(op, kind.large, since, 2 * WINDOW)
     first = {
         row[4:]
