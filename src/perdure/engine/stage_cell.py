@@ -23,7 +23,7 @@ from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.wiring import PREVIOUS
-from perdure.errors import CallRefused, InputInvalid, PerdureError
+from perdure.errors import InputInvalid, PerdureError
 from perdure.settings import Settings, using
 
 TARGET = "perdure.engine.stage_cell:run"
