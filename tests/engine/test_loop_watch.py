@@ -96,7 +96,7 @@ def test_the_stack_of_a_process_that_holds_its_interpreter_can_be_had() -> None:
         while not slate.ticks() and time.monotonic() < until_s:
             time.sleep(0.01)
         time.sleep(0.1)
-        stack = asyncio.run(stack_of(child.pid, slate))
+        stack = asyncio.run(stack_of(child, slate))
     finally:
         child.kill()
         child.wait()
@@ -108,7 +108,7 @@ def test_a_process_that_does_not_tick_yet_is_not_asked() -> None:
     slate = Slate.shared()
     child = subprocess.Popen(["/bin/sleep", "60"])
     try:
-        assert asyncio.run(stack_of(child.pid, slate)) == ""
+        assert asyncio.run(stack_of(child, slate)) == ""
         assert child.poll() is None
     finally:
         child.kill()

@@ -14,6 +14,7 @@ import faulthandler
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -80,12 +81,12 @@ def tell_stack_on(slate: Slate) -> None:
     faulthandler.register(STACK_SIGNAL, slate.fd, all_threads=True)
 
 
-async def stack_of(pid: int, slate: Slate) -> str:
+async def stack_of(child: subprocess.Popen[bytes], slate: Slate) -> str:
     """In the supervisor: where the threads of its child stand; empty if it cannot tell."""
     if not slate.ticks():
         return ""  # it does not know the signal yet, and would die of it
     with suppress(ProcessLookupError):
-        os.kill(pid, STACK_SIGNAL)
+        os.kill(child.pid, STACK_SIGNAL)
     size, until_s = SIZE, time.monotonic() + STACK_S
     while time.monotonic() < until_s:
         await asyncio.sleep(LOOK_S)

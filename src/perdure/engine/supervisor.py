@@ -230,7 +230,7 @@ class Supervisor:
     async def _tell(self, child: Child, silent_ms: int) -> None:
         """Say what a child that stands still has in hand, and where it stands."""
         assert self._store is not None
-        stack, here = await stack_of(child.process.pid, child.slate), Begun.on(child.slate).here
+        stack, here = await stack_of(child.process, child.slate), Begun.on(child.slate).here
         begun: tuple[tuple[str, str], ...] = ()
         with suppress(StoreError, TimeoutError):  # those that are recovered are told anyway
             jobs = await asyncio.wait_for(self._store.in_hand(self._worker), TELL_S)
