@@ -84,4 +84,4 @@ def all_gone(pids: Iterable[int], within_s: float = 90) -> bool:
 
 
 def host_pid(cells: Nursery) -> int:
-    return cells._hosts[False].result().process.pid
+    return cells._hosts[False, False].result().process.pid

@@ -55,7 +55,7 @@ def test_a_stage_in_a_cell_is_blamed_for_a_crash_and_where_no_other_had_begun() 
 
 
 def test_a_suspect_that_no_cell_could_run_is_charged_and_quarantined_the_second_time() -> None:
-    result = result_of(SUSPECT, Begun(keys(SUSPECT, OTHER)), STILL, "", False)
+    result = result_of(SUSPECT, Begun(keys(SUSPECT)), STILL, "", False)
 
     assert isinstance(result, Overdue)
     assert result.alone
@@ -66,6 +66,12 @@ def test_a_suspect_that_no_cell_could_run_is_charged_and_quarantined_the_second_
     assert isinstance(second, Dead)
     assert (second.failure.code, second.charged) == ("stage_timeout", True)
     assert second.why == "quarantined after 2 crashes or timeouts while alone"
+
+
+def test_a_suspect_beside_another_stage_is_not_charged() -> None:
+    assert result_of(SUSPECT, Begun(keys(SUSPECT, OTHER)), STILL, "", False) == Orphaned(
+        FIRST.stage, "", blame=True
+    )
 
 
 def test_a_stop_gives_all_back_except_those_that_may_have_held_the_worker() -> None:

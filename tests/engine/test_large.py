@@ -108,15 +108,15 @@ def test_large_ones_go_on_while_small_ones_hold_all_their_slots(store_url: str) 
 
 
 def test_a_pipeline_with_slots_of_its_own_has_some_for_either_size(store_url: str) -> None:
-    yard = Yard(queue="own", concurrency=1)
+    yard = Yard(queue="own", concurrency=2)
     with Perdure(store_url, pipelines=[yard.pipeline], concurrency=3, settings=SETTINGS) as app:
         for n in range(3):
             app.add(text=text(n, LARGE_BYTES), name="stays", pipeline=yard.pipeline)
         with yard.works(app):
-            yard.wait_for(stays=1)
+            yard.wait_for(stays=2)
             app.add(text="short", name="small", pipeline=yard.pipeline)
             yard.wait_until_ended("small", 1)
-    assert yard.most["stays"] == 1
+    assert yard.most["stays"] == 2
 
 
 def test_without_slots_beside_a_worker_never_runs_more_than_its_concurrency(store_url: str) -> None:

@@ -51,6 +51,6 @@ def result_of(job: Job, begun: Begun, still: Standstill | None, reason: str, sto
 
 
 def _proven(job: Job, begun: Begun, still: Standstill) -> bool:
-    """Whether this stage is to blame: it was the only one and past its time, or it is a suspect. Suspects run in the
+    """Whether this stage is to blame: it was the only one, and past its time or a suspect's. Suspects run in the
     worker's own process if no cell can find their pipeline, and then one at a time."""
-    return job.suspect or (still.overdue and len(begun.here) == 1)
+    return len(begun.here) == 1 and (job.suspect or still.overdue)

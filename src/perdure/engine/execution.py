@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK
 from perdure.engine import cell_messages, rooms, wire
-from perdure.engine.cell_env import settings_for_cell
+from perdure.engine.cell_env import passes, settings_for_cell
 from perdure.engine.cell_messages import Checker
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
@@ -104,20 +105,34 @@ class Execution:
         try:
             if in_cell(self.runner, job, stage, self.raws):
                 try:
-                    self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
-                    return await self._in_cell()
+                    async with AsyncExitStack() as stack:
+                        await self._turn(
+                            stack, self.runner.nursery.gate.enter(job.org, stage.memory_mb << 20)
+                        )
+                        self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
+                        return await self._in_cell()
                 except StageAbsent:
                     if not job.suspect or stage.isolate:
                         raise  # a suspect, though, must not die of how its pipeline was defined
                     self.runner.slate.pause(self.journey.slot)
             if not job.suspect:
                 return await self._within_time()
-            async with self.runner.lone_suspect:  # else nobody could tell which of them held the worker
+            async with AsyncExitStack() as stack:
+                # else nobody could tell which of them held the worker
+                await self._turn(stack, self.runner.lone_suspect)
                 return await self._within_time()
         finally:
             self.over = True
             WORK.set(None)
             self.runner.slate.pause(self.journey.slot)
+
+    async def _turn(self, stack: AsyncExitStack, place: AbstractAsyncContextManager[None]) -> None:
+        """Wait for a place. The wait takes nothing of the stage's time and charges nobody, also if it is cut short."""
+        try:
+            await stack.enter_async_context(place)
+        finally:
+            self.progress_ms = self.journey.stage_started_ms = monotonic_ms()
+            self.work.deadline_s = self.journey.calls_until_s(self.stage)
 
     async def _within_time(self) -> Ran:
         """Run it here: in the event loop or in a thread."""
@@ -200,12 +215,14 @@ class Execution:
         stage, journey, nursery = self.stage, self.journey, self.runner.nursery
         box = Box(journey.file) if stage.sandbox and nursery.boxes else None
         room = rooms.new_room() if box is None else None
-        settings = given()
+        # a stage that could as well run here has the environment that it would have here
+        trusted = not stage.isolate
+        settings, passed = given(), passes("*") if trusted else nursery.passes
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
             {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room) if room else None,
-            None if settings is None else settings_for_cell(settings, nursery.passes), not stage.isolate,
+            None if settings is None else settings_for_cell(settings, passed), trusted,
         )  # fmt: skip
         limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall)
         # one in a sandbox cannot import another stage's module
@@ -214,7 +231,8 @@ class Execution:
             # what may be to blame for a crash runs alone
             reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse
             produced, emitted = await nursery.run(
-                TARGET, assignment.packed(), self._asked, limits, reuse=reuse, whose=whose, accept=self._accept, box=box
+                TARGET, assignment.packed(), self._asked, limits, reuse=reuse, whose=whose, accept=self._accept,
+                box=box, trusted=trusted,
             )  # fmt: skip
         except PerdureError as error:
             raise self._believed(error) from None

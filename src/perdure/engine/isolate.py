@@ -58,12 +58,12 @@ class Nursery:
         memory_bytes: float = math.inf,
     ) -> None:  # fmt: skip
         """`memory_bytes`: that cells may take together, by the limits of each; see `gate`."""
-        self._preload = {False: tuple(preload), True: tuple(boxed)}
+        self._preload, self._boxed = tuple(preload), tuple(boxed)
         self._sandbox = sandbox
         self.passes = passes(env)
         self.gate = Gate(memory_bytes)
         self._home = _directory()  # stage code may leave it before a nursery is started again
-        self._hosts: dict[bool, asyncio.Task[Host]] = {}
+        self._hosts: dict[tuple[bool, bool], asyncio.Task[Host]] = {}
         self._closed = False
 
     @property
@@ -71,13 +71,13 @@ class Nursery:
         """Whether calls go into a sandbox if they ask for it."""
         return self._sandbox != "off"
 
-    async def warm(self, boxed: bool = False) -> None:
+    async def warm(self, trusted: bool = False) -> None:
         """Have the modules imported; PreloadFailed names the one that cannot be."""
-        await self._open(boxed)
+        await self._open(trusted=trusted)
 
     async def sandbox(self) -> list[str]:
         """What the sandbox consists of on this machine. Raises: SandboxUnavailable if it is required and not whole."""
-        return (await self._open(True)).held if self.boxes else []
+        return (await self._open(boxed=True)).held if self.boxes else []
 
     async def run(
         self,
@@ -90,6 +90,7 @@ class Nursery:
         whose: str = "",
         accept: Accept | None = None,
         box: Box | None = None,
+        trusted: bool = False,
     ) -> Any:
         """Call `target` ("module:function") as `function(payload, ask)` in a cell and return its bytes, or what
         `accept` makes of them.
@@ -100,10 +101,11 @@ class Nursery:
         cancelled. Cancelling the call kills the cell and returns when it is gone.
 
         A cell whose calls all answered serves up to `reuse` of them, all for the same `whose`. One that ends without an
-        answer after it served others raises CellDoubtful: call again, with 1.
+        answer after it served others raises CellDoubtful: call again, with 1. The cells of `trusted` calls come from a
+        warm process of their own, which has the environment of this one.
         """
         try:
-            host = await self._open(box is not None)
+            host = await self._open(box is not None, trusted)
             cell = host.rested(limits, reuse, whose) or await host.hatch(limits, whose)
         except OSError as error:  # no process or descriptor is to be had: that is not the call's fault
             raise NurseryLost(f"no process could be started: {error}") from error
@@ -147,16 +149,17 @@ class Nursery:
             with suppress(PerdureError):
                 await (await asyncio.shield(starting)).lose("was closed")
 
-    async def _open(self, boxed: bool = False) -> Host:
+    async def _open(self, boxed: bool = False, trusted: bool = False) -> Host:
         if self._closed:
             raise NurseryLost("the nursery is closed")
-        task = self._hosts.get(boxed)
+        task = self._hosts.get((boxed, trusted))
         if task is None or (
             task.done() and (task.cancelled() or task.exception() is not None or task.result().gone())
         ):
             path = [os.path.join(self._home, str(entry)) for entry in sys.path]
-            kind = Kind(self._preload[boxed], environment(os.environ, boxed, self.passes), boxed)
-            task = self._hosts[boxed] = asyncio.create_task(Host.start(kind, path))
+            variables = dict(os.environ) if trusted else environment(os.environ, boxed, self.passes)
+            kind = Kind(self._boxed if boxed else self._preload, variables, boxed)
+            task = self._hosts[boxed, trusted] = asyncio.create_task(Host.start(kind, path))
         host = await asyncio.shield(task)
         if boxed and self._sandbox == "require" and not host.in_force:
             missing = f"it has {', '.join(host.held) or 'nothing'}"

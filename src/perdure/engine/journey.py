@@ -64,7 +64,7 @@ class Journey:
         allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == plain(job.lane) else looked_ms
         self.work = Work(
             job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
-            self.requests, deadline_s=_calls_until_s(stage), allowed_s=allowed_ms / 1000,
+            self.requests, deadline_s=self.calls_until_s(stage), allowed_s=allowed_ms / 1000,
         )  # fmt: skip
         return self.work
 
@@ -83,7 +83,8 @@ class Journey:
         requests = json.dumps(self.requests) if self.requests else None
         return Settle(self.job, ending, self.stage, self.lane, save=save, requests=requests)
 
-
-def _calls_until_s(stage: AnyStage) -> float | None:
-    """Calls end a little before their stage would be cut off, so that it is the service that is blamed."""
-    return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE
+    @staticmethod
+    def calls_until_s(stage: AnyStage) -> float | None:
+        """When calls of a stage that begins now must end: a little before it would be cut off, so that the service is
+        blamed."""
+        return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE

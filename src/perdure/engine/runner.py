@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
@@ -37,7 +37,7 @@ from perdure.core.scope import MESSENGERS
 from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
-from perdure.engine.execution import Execution, Ran, in_cell
+from perdure.engine.execution import Execution, Ran
 from perdure.engine.gathering import gather, outdated
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
@@ -344,9 +344,7 @@ class Runner:
         try:
             if away is not None:
                 raise away
-            async with self._room(journey, stage, raws):
-                journey.stage_started_ms = monotonic_ms()
-                return await Execution(self, journey, stage, input_hash, raws).run(), False
+            return await Execution(self, journey, stage, input_hash, raws).run(), False
         except SavedUnreadable as unreadable:
             if any(made.stage == unreadable.stage for made in journey.outputs):
                 raise  # saved by this very claim: to run it again would change nothing
@@ -364,15 +362,6 @@ class Runner:
                 return await fallback.stand_in(self.threads, journey, stage, raws, error), True
             finally:
                 self.slate.pause(journey.slot)
-
-    def _room(
-        self, journey: Journey, stage: AnyStage, raws: Mapping[str, bytes]
-    ) -> AbstractAsyncContextManager[None]:
-        """Memory for the stage's cell. To wait for it takes nothing of the stage's time and charges nobody: the stage
-        has not begun."""
-        if not in_cell(self, journey.job, stage, raws):
-            return nullcontext()
-        return self.nursery.gate.enter(journey.job.org, stage.memory_mb << 20)
 
     def _answered(self, journey: Journey, name: str) -> bool:
         """Whether a service gave this output to the present generation."""

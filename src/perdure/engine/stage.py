@@ -322,10 +322,11 @@ class Stage(Generic[P, R]):
             memory_mb=self.memory_mb,
             cpu_s=self.cpu_s,
             reuse=self.reuse,
-            isolate_from=self.isolate_from,
             lease_s=self.lease_s,
             attempts=self.attempts,
         )
+        if self.isolate_from is not None and self.isolate_from < 0:
+            raise PipelineInvalid(f"{owner}: isolate_from must be 0 or more, not {self.isolate_from!r}")
         check_lease(owner, self.lease_s)
         if self.reuse > 1 and not self.wants_cells:
             raise PipelineInvalid(

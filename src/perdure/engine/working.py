@@ -162,8 +162,8 @@ class Working:
             )
             if self.settings.sandbox == "require":
                 await entering
-        if any(stage.wants_cells and not stage.sandbox for stage in stages):
-            self.warm(nursery)
+        if any(stage.isolate and not stage.sandbox for stage in stages):
+            self.warm(nursery, trusted=False)
         self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping.is_set():  # asked while we were getting ready
             self._crew.stop(self.settings.grace_s)
@@ -277,12 +277,13 @@ class Working:
             _modules(found), _modules(boxed), self.settings.sandbox, self.settings.cell_env or "", room_bytes
         )
 
-    def warm(self, nursery: Nursery) -> None:
-        """Start the nursery in the background; whatever is wrong with it shows at first use."""
+    def warm(self, nursery: Nursery, trusted: bool = True) -> None:
+        """Start the nursery, as suspects need it unless told otherwise, in the background; whatever is wrong with it
+        shows at first use."""
 
         async def quietly() -> None:
             with suppress(Exception):
-                await nursery.warm()
+                await nursery.warm(trusted)
 
         self._warming = asyncio.get_running_loop().create_task(quietly())
 

@@ -25,6 +25,7 @@ WINDOW = 32  # jobs of a flow that are looked at in one place
 STRIDE = 500  # of the walk
 STRIDES_MAX = 4  # in one claim
 ORGS_MAX = 8  # whose places are remembered
+FIRST = 0  # the turn before all others
 
 
 @frozen
@@ -68,14 +69,16 @@ def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> St
     first = {
         row[4:]
         for row in seen
-        if (flow := owing.get(row[1:4])) and row[7] not in flow[1] and row[4] < max(flow[1].values())
+        if row[4] == FIRST
+        or ((flow := owing.get(row[1:4])) and row[7] not in flow[1] and row[4] < max(flow[1].values()))
     }
     return (yield from sql.take(op, now_ms, nsmallest(kind.most, first)))
 
 
 def _others(seen: list[Row], orgs: frozenset[str], most: int) -> list[Row]:
-    """The first of those whose organisation is not passed over: turn, rank, id, organisation."""
-    return nsmallest(most, {row[4:] for row in seen if row[7] not in orgs})
+    """The first of those that an operator raised or whose organisation is not passed over: turn, rank, id,
+    organisation."""
+    return nsmallest(most, {row[4:] for row in seen if row[4] == FIRST or row[7] not in orgs})
 
 
 def _next(seen: list[Row], walk: float) -> float:

@@ -75,7 +75,7 @@ def _model() -> str:
 @threads.stage(
     model=_model,
     needs=services,
-    isolate=True,
+    isolate_from=0,
     memory_mb=READ_MB,
     timeout=SERVICE_S,
     reuse=REUSE,
@@ -83,7 +83,7 @@ def _model() -> str:
 )
 async def summarise(doc: Document, ctx: Context) -> Result[Outline]:
     """In the words of the model that the settings name, or of the thread itself. Messages are decoded here, so it runs
-    in a cell."""
+    in a cell; one that is trusted, because it needs the key of the service."""
     talk, said = _opened(doc)
     service = chat_endpoint(current())
     if service is None or not said:
