@@ -66,11 +66,14 @@ class Reader:
         await to.drain()
         return await back.readexactly(int.from_bytes(await back.readexactly(HEAD_BYTES)))
 
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self.kill()
         await self._process.wait()
 
 
@@ -123,6 +126,7 @@ class Readers:
     def _end(self, reader: Reader) -> None:
         if reader in self._idle:
             self._idle.remove(reader)
+        reader.kill()  # at once: the directory that it writes to is about to be removed
         task = asyncio.create_task(reader.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

@@ -10,10 +10,9 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from perdure.api.jsons import LIGHT_MARKS, marks, read, validated
+from perdure.api.jsons import LIGHT_MARKS, read, validated
 from perdure.api.problems import MEDIA_TYPE, Problem
 from perdure.api.receiving import Limits, pieces
-from perdure.api.refused import Refused
 from perdure.api.views import Acted
 from perdure.errors import DocumentUnknown, MoveForbidden
 from perdure.service import AsyncPerdure
@@ -65,11 +64,7 @@ class Bounded(APIRoute):
             )
             request._body = body
             if body:
-                if marks(body) > LIGHT_MARKS:
-                    raise Refused(
-                        413, "json_too_long", f"the JSON has more than {LIGHT_MARKS} keys and values"
-                    )
-                found = read(body, limits.json_values)
+                found = read(body, min(limits.json_values, LIGHT_MARKS))
                 if found is not None:  # as good as no body
                     request._json = found
                     if len(body) > CHECKED_BYTES:
