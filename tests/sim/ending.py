@@ -59,7 +59,13 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation(
             "converges", f"{id_} ({document.name}) is {state} of {code}, not of {ENDS[character]}"
         )
-    if character in ("failing", "hanging", "blocking") and book.ledger.faults[which] < ATTEMPTS:
+    # one that passes its timeout twice while it runs alone is set aside at once
+    proven = character in ("hanging", "blocking") and book.ledger.failed_alone[which] >= 2
+    if (
+        character in ("failing", "hanging", "blocking")
+        and book.ledger.faults[which] < ATTEMPTS
+        and not proven
+    ):
         raise Violation("reason", f"{id_} ({document.name}) died after {book.ledger.faults[which]} faults")
     crashes = rows[*which, "retry", "crashed:SIGKILL"] + rows[*which, "dead", "crashed:SIGKILL"]
     if crashes > 2 or (character == "poison" and book.ledger.crashes_alone[which] < 2):
