@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 from perdure.core.model import repairs
-from perdure.core.outcome import CRASHES_MAX
 from perdure.operate.audit import Audit
 from perdure.store.counting import miscounted, told
 from perdure.store.sqlite import drive
@@ -60,8 +59,12 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation(
             "converges", f"{id_} ({document.name}) is {state} of {code}, not of {ENDS[character]}"
         )
-    if character in ("failing", "hanging", "blocking") and book.ledger.faults[which] < _faults_wanted(
-        book, which
+    # one that passes its timeout twice while it runs alone is set aside at once
+    proven = character in ("hanging", "blocking") and book.ledger.failed_alone[which] >= 2
+    if (
+        character in ("failing", "hanging", "blocking")
+        and book.ledger.faults[which] < ATTEMPTS
+        and not proven
     ):
         raise Violation("reason", f"{id_} ({document.name}) died after {book.ledger.faults[which]} faults")
     crashes = rows[*which, "retry", "crashed:SIGKILL"] + rows[*which, "dead", "crashed:SIGKILL"]
@@ -69,14 +72,6 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation("alone", f"{id_} ({document.name}) crashed alone {crashes} times")
     if state == "done":
         _check_done(book, document)
-
-
-def _faults_wanted(book: Book, which: tuple[str, int]) -> int:
-    """How many faults a document must have shown to be dead: two timeouts while alone quarantine it before its attempts
-    are used up."""
-    sql = "SELECT why FROM attempt WHERE job_key = ? AND generation = ? AND outcome = 'dead'"
-    quarantined = any(why.startswith("quarantined") for (why,) in _rows(book, sql, *which))
-    return CRASHES_MAX if quarantined else ATTEMPTS
 
 
 def _died_of_the_world(book: Book, document: DocumentRow, rows: Counter[tuple[Any, ...]]) -> bool:

@@ -43,6 +43,7 @@ class Ledger:
         self.runs: Counter[tuple[str, str, int]] = Counter()  # by key, stage, generation
         self.faults: Counter[tuple[str, int]] = Counter()  # what may be charged, by key and generation
         self.crashes_alone: Counter[tuple[str, int]] = Counter()
+        self.failed_alone: Counter[tuple[str, int]] = Counter()  # as a suspect, by what is not a crash
         self.overdue: Counter[tuple[str, int]] = Counter()
         self.asked: dict[tuple[int, int], float] = {}  # the wait that a run asked for, by job and token
         self.answered: set[int] = set()  # tokens under which a service said that it has done it
@@ -141,6 +142,7 @@ class Ledger:
     def fails(self, job: Job, wait_s: float | None = None) -> None:
         """The run fails by its own fault: it may be charged, and waits at least so long."""
         self.faults[job.key, job.generation] += 1
+        self.failed_alone[job.key, job.generation] += job.suspect
         if wait_s is None:
             wait_s = BACKOFF_S * 2 ** self.book.charged[job.key, job.generation]
         self.asked[job.id, job.token] = wait_s
