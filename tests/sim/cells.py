@@ -35,7 +35,7 @@ class SimNursery:
         self.world = world
         self.gate = Gate(CELLS_BYTES)
 
-    async def warm(self) -> None: ...
+    async def warm(self, trusted: bool = False) -> None: ...
     async def close(self) -> None: ...
 
     async def run(
@@ -49,6 +49,7 @@ class SimNursery:
         whose: str = "",
         accept: Any = None,
         box: Any = None,
+        trusted: bool = False,
     ) -> Any:
         if self.world.rng.random() < self.world.faults.nursery_lost:
             self.world.happened("nursery lost")
