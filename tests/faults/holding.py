@@ -80,7 +80,7 @@ async def wait(doc: Document, ctx: Context) -> Result[int]:
 celled = Pipeline("celled", backoff_s=0.1, attempts=5)
 
 
-@celled.stage(isolate=True)
+@celled.stage(isolate=True, statements=[INSERT_EFFECT])
 def apart(doc: Document, ctx: Context) -> Result[int]:
     run = Run(doc, "apart")
     run.at("begin")

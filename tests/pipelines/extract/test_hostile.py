@@ -10,7 +10,7 @@ import pytest
 
 from perdure.engine.isolate import CellCrashed
 from perdure.errors import Permanent
-from perdure.pipelines.extract import caps
+from perdure.pipelines.extract import caps, extract, join
 from perdure.pipelines.extract.part import sections
 from tests.pipelines.extract import hostile, made
 from tests.pipelines.extract.damage import assert_no_flip_unseen
@@ -208,3 +208,14 @@ def test_a_bomb_that_nobody_can_look_into_is_ended_by_its_cell(cells: Cells, tmp
         cells.read(bomb, limits=limits)
     assert ended.value.reason in {"memory_exceeded", "SIGABRT", "SIGTRAP", "SIGSEGV"}
     assert cells.read(good, limits=limits)["words"] > 1000
+
+
+@pytest.mark.parametrize(
+    "header", ["Content-Type: text/plain; name*", "Content-Disposition: attachment; filename*"]
+)
+def test_parameters_that_break_the_parser_of_headers_do_not_break_a_message(
+    tmp_path: Path, header: str
+) -> None:
+    path = tmp_path / "cut.eml"
+    path.write_text(f"From: a@example.org\nSubject: cut\n{header}\n\nhello\n")
+    assert "cut" in join(extract(path))

@@ -8,6 +8,7 @@ from email.message import EmailMessage, Message
 from email.parser import BytesParser
 from email.policy import EmailPolicy, compat32
 from pathlib import Path
+from typing import Any
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
@@ -29,6 +30,13 @@ class _Bounded(EmailPolicy):
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(sourcelines)
         return name, value[:_HEADER_READ_MAX]
+
+    def header_fetch_parse(self, name: str, value: str) -> Any:
+        """Without its parameters if they break the parser (IndexError for `name*`)."""
+        try:
+            return super().header_fetch_parse(name, value)
+        except (IndexError, AttributeError, ValueError):
+            return self.header_factory(name, str(value).partition(";")[0])
 
 
 _POLICY = _Bounded()
