@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from perdure import Context, Document, Perdure, Pipeline, Result
-from tests.faults.record import Run, directory
+from tests.faults.record import INSERT_EFFECT, Run, directory
 
 STORE_VARIABLE = "FAULTS_STORE"
 #: Backtracking for hours, and the interpreter is not released meanwhile.
