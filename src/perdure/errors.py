@@ -4,6 +4,7 @@
     ├─ StageSignal                       raised by stage code, read by core.outcome
     │   ├─ Transient(retry_after_s)      counts an attempt, tried again after backoff
     │   │   └─ Rescheduled               a call gave up: counts an attempt, tried again in minutes
+    │   │       └─ Flickering            so do others: tried again in seconds, costs none while chance explains it
     │   ├─ RetryLater(delay_s)           rescheduled, costs no attempt
     │   │   └─ RateLimited
     │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
@@ -136,6 +137,19 @@ class Rescheduled(Transient):
 
     def __init__(self, message: str = "", *, retry_after_s: float = 300.0, code: str | None = None) -> None:
         super().__init__(message, retry_after_s=retry_after_s, code=code)
+
+
+class Flickering(Rescheduled):
+    """As Rescheduled, of a service that fails others as well: tried again after `soon_s` and no attempt is charged, as
+    long as chance explains it. `chance`: how likely it is that all requests of this call failed by accident."""
+
+    code = "flickering"
+
+    def __init__(
+        self, message: str = "", *, retry_after_s: float = 300.0, soon_s: float = 2.0, chance: float = 1.0
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.soon_s, self.chance = soon_s, chance
 
 
 class RetryLater(StageSignal):

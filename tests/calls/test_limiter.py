@@ -63,7 +63,7 @@ def test_being_told_to_slow_down_is_enough() -> None:
 
 def test_permanent_errors_and_cancelled_calls_have_nothing_to_tell() -> None:
     told = {name for name in vars(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))}
-    assert told == {"ask", "succeeded", "failed", "throttled", "pause_s", "found", "adopt", "reset"}
+    assert told == {"ask", "succeeded", "failed", "throttled", "pause_s", "found", "adopt", "reset", "slow"}
 
 
 # --- cutting -------------------------------------------------------------------------------------

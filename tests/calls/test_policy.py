@@ -16,6 +16,7 @@ from perdure.calls.policy import Policy
 from perdure.calls.scope import remaining
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     PerdureError,
     RateLimited,
     Rescheduled,
@@ -255,11 +256,48 @@ def test_a_rescheduled_document_does_not_come_before_the_service_said(way: str, 
     assert (raised.value.retry_after_s or 0) >= 50
 
 
-def test_a_declared_service_that_answers_nobody_is_taken_for_away(way: str, world: World) -> None:
-    with at_work(), pytest.raises(DependencyDown) as raised:
+def test_a_declared_service_that_answers_nobody_may_be_away(way: str, world: World) -> None:
+    with at_work(), pytest.raises(Flickering) as raised:
         ask(way, world.policy(), Script(HttpError(503)))
 
-    assert not raised.value.confirmed
+    assert raised.value.chance == 1.0
+    assert 1 <= raised.value.soon_s <= 3
+
+
+def test_a_call_that_fails_alone_is_hardly_an_accident(way: str, world: World) -> None:
+    policy = world.policy()
+    ask(way, policy, Script(HttpError(503), "fine"))
+    for _ in range(300):
+        policy.call(Script("fine"))
+    with at_work(), pytest.raises(Flickering) as raised:
+        ask(way, policy, Script(HttpError(503)))
+
+    assert raised.value.chance < 1e-6
+
+
+def test_a_call_that_fails_like_others_may_be_an_accident(way: str, world: World) -> None:
+    policy = world.policy()
+    policy.dependency.expect(0.5)  # as the fleet found out
+    for _ in range(40):
+        policy.call(Script(HttpError(503), "fine"))
+    with at_work(), pytest.raises(Flickering) as raised:
+        ask(way, policy, Script(HttpError(503)))
+
+    assert 0.05 < raised.value.chance < 0.2
+
+
+def test_a_service_that_refuses_everybody_without_a_hint_is_asked_later(way: str, world: World) -> None:
+    with at_work(), pytest.raises(RateLimited) as raised:
+        ask(way, world.policy(), Script(HttpError(429)))
+
+    assert (raised.value.ours, raised.value.delay_s >= 5) == (False, True)
+
+
+def test_what_no_stage_declared_pays_for_its_own_failures(way: str, world: World) -> None:
+    with at_work(needs=()), pytest.raises(Rescheduled) as raised:
+        ask(way, world.policy(), Script(HttpError(503)))
+
+    assert not isinstance(raised.value, Flickering)
 
 
 def test_it_can_be_told_to_raise(way: str, world: World) -> None:

@@ -20,6 +20,7 @@ from perdure.core.outcome import (
     Later,
     Orphaned,
     Overdue,
+    Raised,
     Result,
     Retry,
     Stopped,
@@ -29,6 +30,7 @@ from perdure.core.outcome import (
 )
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     Permanent,
     RateLimited,
     Rescheduled,
@@ -293,3 +295,49 @@ def test_a_shutdown_gives_back_five_times() -> None:
 def test_no_shutdown_buries_a_document(releases: int) -> None:
     stopped = Stopped("extract", progressed=False, stage_age_ms=HOUR_MS)
     assert later(replace(LAST, releases=releases), stopped).counted
+
+
+# --- its service fails now and then ----------------------------------------------------------
+
+
+def flickered(chance: float, progressed: bool = False, soon_s: float = 2.0) -> Raised:
+    return Raised("embed", Flickering("503", soon_s=soon_s, chance=chance), progressed=progressed)
+
+
+@pytest.mark.parametrize("job", [FIRST, LAST])
+def test_an_accident_puts_off_for_seconds_and_costs_nothing(job: Job) -> None:
+    decided = later(job, flickered(0.06))
+    assert (decided.delay_ms, decided.counted, decided.bounded, decided.afresh) == (2_000, True, False, False)
+    assert decided.failure is not None
+    assert decided.failure.code == "flickering"
+
+
+def test_a_call_that_fails_alone_is_charged_at_once() -> None:
+    decided = retry(FIRST, flickered(1e-7))
+    assert (decided.word, decided.delay_ms) == ("rescheduled", 300_000)
+
+
+@pytest.mark.parametrize(("failing", "times"), [(0.05, 1), (0.35, 3), (0.5, 4), (0.8, 15), (0.99, 20)])
+def test_a_poisonous_input_is_charged_when_chance_explains_it_no_longer(failing: float, times: int) -> None:
+    job = FIRST
+    while isinstance(decided := decide(job, flickered(failing**4)), Later):
+        assert 1_000 <= decided.delay_ms <= 10_000
+        job = replace(job, postpones=job.postpones + 1)
+    assert isinstance(decided, Retry)
+    assert job.postpones == times
+
+
+def test_whoever_got_on_begins_to_count_again() -> None:
+    tired = replace(FIRST, postpones=99)
+    assert later(tired, flickered(0.4, progressed=True)).afresh
+    assert isinstance(decide(tired, flickered(0.4)), Retry)
+
+
+def test_a_service_that_asked_for_a_minute_gets_it() -> None:
+    assert later(FIRST, flickered(1.0, soon_s=60.0)).delay_ms == 60_000
+
+
+def test_our_own_limiter_kills_nobody_however_long_it_goes_on() -> None:
+    old = replace(FIRST, postpones=10_000, postponed_ms=POLICY_DEFAULT.age_max_ms)
+    decided = later(old, raised(RateLimited(delay_s=3.0, ours=True)))
+    assert (decided.counted, decided.bounded) == (False, False)

@@ -1,14 +1,21 @@
 """Whether a dependency is away: a breaker opens on many failures and lets one probe at a time find out if it is back.
 
-    closed ──failures──► open ──interval over──► half_open ──probe succeeded──► closed
-                          ▲                          │
-                          └──────probe failed────────┘
+    closed ──too many in a row──► open ──interval over──► half_open ──probe succeeded──► closed
+      │                            ▲ ▲                        │
+      └─many failed─► half_open ───┘ └──────probe failed──────┘
+                  (looking: all go)──one succeeded──► closed
+
+A service that answered all before and then fails more than `consecutive` times in a row is away. One that answers a
+part of its requests fails so often by chance: then, and when `share` of at least `least` recent ones failed, the
+breaker only looks. Every request is a probe; one that succeeds closes it again, and as many failures in a row as chance
+does not explain open it.
 
 A probe holds a lease that ends by itself: one that hangs, is cancelled or dies with its thread blocks nobody for ever.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from threading import Lock
@@ -17,6 +24,11 @@ from typing import Literal
 from perdure.core.frozen import frozen
 
 State = Literal["closed", "open", "half_open"]
+
+#: So unlikely must a row of failures be, if the service answered only this part of the share that it is known to, ...
+CHANCE, CAUTION = 1e-5, 0.7
+#: ... and of so many results. A service that answers less than this of at least so many is away, too.
+BEFORE_LEAST, AWAY_SHARE, AWAY_LEAST = 5, 0.05, 60
 
 
 @frozen
@@ -33,15 +45,15 @@ ADMITTED = Ticket()
 class Breaker:
     """Only failures that say the service is away belong here: not "too many requests", nothing that is our fault.
 
-    Recent means since the first failure of a window of `window_s`; successes before it would only hide an outage.
+    Recent means since the first failure of a window of `window_s`, and half of what a window just before had.
     While the service stays away, probes go out after `patience` of the time it has been away, but not more often
     than every `open_s` and not less often than every `open_max_s`, each spread downwards by a quarter.
     """
 
     __slots__ = (
         "_bad", "_down_s", "_good", "_lease_s", "_lock", "_number", "_rand", "_row", "_until_s", "_window_s",
-        "consecutive", "lease_s", "least", "open_max_s", "open_s", "patience", "share", "state", "strained", "troubled",
-        "window_s",
+        "consecutive", "expected", "lease_s", "least", "open_max_s", "open_s", "patience", "share", "state", "strained",
+        "troubled", "window_s",
     )  # fmt: skip
 
     def __init__(
@@ -58,8 +70,9 @@ class Breaker:
     ) -> None:
         self.consecutive, self.share, self.least, self.window_s = consecutive, share, least, window_s
         self.open_s, self.open_max_s, self.lease_s, self.patience = open_s, open_max_s, lease_s, patience
+        self.expected = 1.0  # share of requests that the service answers, as far as the fleet knows
         self.state: State = "closed"
-        self.troubled = False  # False while closed: the only thing a healthy call looks at
+        self.troubled = False  # False while requests go out freely: the only thing a healthy call looks at
         self.strained = False  # whether a failure was counted lately: otherwise a success tells nothing new
         self._rand = rand
         self._lock = Lock()
@@ -102,13 +115,15 @@ class Breaker:
         self._good += 1
         if now_s - self._window_s > self.window_s:
             self.strained = False
-        if probe and self.troubled:
+        if not self.troubled:
+            self.state = "closed"  # it only looked
+        elif probe:
             self.reset(now_s)
 
     def failed(self, now_s: float, probe: bool = False) -> None:
         """A request showed that the service is away."""
         with self._lock:
-            if self.state == "closed":
+            if not self.troubled:
                 self._count(now_s)
             elif probe and self.state == "half_open":
                 self._open(now_s)
@@ -116,13 +131,17 @@ class Breaker:
     def left(self, now_s: float, ticket: Ticket | None = None) -> None:
         """A request told nothing: cancelled, or an error that is not the service's. Its lease is free again."""
         with self._lock:
-            if self.state == "half_open" and (ticket is None or ticket.number == self._number):
+            if (
+                self.troubled
+                and self.state == "half_open"
+                and (ticket is None or ticket.number == self._number)
+            ):
                 self._lease_s = now_s
 
     def trip(self, now_s: float) -> None:
         """Somebody else knows that the service is away."""
         with self._lock:
-            if self.state == "closed":
+            if not self.troubled:
                 self._down_s = now_s
                 self._open(now_s)
 
@@ -135,15 +154,24 @@ class Breaker:
             self.troubled = False
 
     def _count(self, now_s: float) -> None:
-        if now_s - self._window_s > self.window_s:
-            self._window_s, self._good, self._bad = now_s, 0, 0
+        if (gone_s := now_s - self._window_s) > self.window_s:
+            fading = 2 if gone_s < 2 * self.window_s else self._good + self._bad + 1
+            self._window_s, self._good, self._bad = now_s, self._good // fading, self._bad // fading
         self.strained = True
         self._row += 1
         self._bad += 1
         recent = self._good + self._bad
-        if self._row > self.consecutive or (recent >= self.least and self._bad >= self.share * recent):
+        away = recent >= AWAY_LEAST and self._good < AWAY_SHARE * recent
+        if away or self._row > max(self.consecutive, self._by_chance(recent - self._row)):
             self._down_s = now_s
             self._open(now_s)
+        elif self._row > self.consecutive or (recent >= self.least and self._bad >= self.share * recent):
+            self.state = "half_open"
+
+    def _by_chance(self, before: int) -> float:
+        """Failures in a row that chance explains, by what the service answered before them."""
+        answered = min(self.expected, self._good / before) if before >= BEFORE_LEAST else self.expected
+        return math.log(CHANCE) / math.log(1 - CAUTION * max(answered, AWAY_SHARE))
 
     def _open(self, now_s: float) -> None:
         interval_s = min(self.open_max_s, max(self.open_s, self.patience * (now_s - self._down_s)))

@@ -16,6 +16,9 @@ from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK, Work
 
+RECENT_S = 15.0  # what came back in this time, and up to as long before, tells how a service answers
+DOUBT = 8  # failures that are added to what was seen: a few successes do not prove that a service never fails
+NEVER = (-math.inf, 0, 0)
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
 
@@ -63,6 +66,13 @@ class Dependency:
     def _begin(self) -> None:
         self.held: str | None = None  # why the fleet or an operator holds it
         self.held_s = -math.inf  # when that was heard of
+        self.ramping = False  # held, but its documents come back little by little
+        self.share = (
+            1.0  # of requests that the service answers when nobody presses it, as the fleet found out
+        )
+        self.epoch = 0  # of the fleet's finding
+        self._older = self._newer = NEVER  # when a failure was counted, successes and failures before
+        self.others = (0, 0)  # in a cell: successes and failures of late that its worker knew of
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
@@ -72,6 +82,7 @@ class Dependency:
     def forget(self) -> None:
         """Begin again, as if the service had never been called."""
         self._begin()
+        self.expect(1.0)
         self.budget.tokens = self.budget.reserve
         self.limiter.reset()
         self.breaker.reset(-math.inf)
@@ -83,6 +94,37 @@ class Dependency:
     def troubled(self) -> bool:
         """Whether a request must ask before it goes out; False as long as all is well."""
         return self.breaker.troubled or self.limiter.rate is not None or self.held is not None
+
+    def expect(self, share: float) -> None:
+        """The fleet found out that the service answers this share of its requests, however few these are."""
+        self.share = self.budget.share = self.limiter.share = self.breaker.expected = share
+
+    def missed(self, now_s: float, throttled: bool = False) -> None:
+        """A request failed, or was refused because there were too many."""
+        if now_s - self._newer[0] > RECENT_S:
+            mark = (now_s, self.successes, self.failures + self.throttled)
+            # after a quiet time what came before says nothing
+            self._older = self._newer if now_s - self._newer[0] < 2 * RECENT_S else mark
+            self._newer = mark
+        if throttled:
+            self.throttled += 1
+        else:
+            self.failures += 1
+
+    @property
+    def fared(self) -> tuple[int, int]:
+        """Successes and failures of late, for as long as there are failures."""
+        _, successes, failures = self._older
+        more = (self.successes - successes, self.failures + self.throttled - failures)
+        return self.others[0] + more[0], self.others[1] + more[1]
+
+    def chance(self, tries: int) -> float:
+        """How likely it is that so many requests of one call failed by chance, as others fared of late; 1 where nobody
+        else was answered, because the service may be away."""
+        good, bad = self.fared
+        bad = max(0, bad - tries)
+        share = min(good / (good + bad + DOUBT), 1.2 * self.share)
+        return math.pow(1 - share, tries) if good else 1.0
 
     def answered(self, now_s: float) -> None:
         """A request came back well."""
@@ -179,6 +221,9 @@ class Known:
     held: str | None = None
     open_: bool = False
     tokens: float = 0.0
+    share: float = 1.0
+    ramping: bool = False
+    fared: tuple[int, int] = (0, 0)
     success_s: float = -math.inf
     requests: int = 0
     successes: int = 0
@@ -193,7 +238,16 @@ class Home:
     def pack(self) -> list[Known]:
         """All that has a name here."""
         return [
-            Known(d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.success_s)
+            Known(
+                d.name,
+                d.held,
+                d.breaker.state == "open",
+                d.budget.tokens,
+                d.share,
+                d.ramping,
+                d.fared,
+                d.success_s,
+            )
             for d in DEPENDENCIES.values()
         ]
 
@@ -204,10 +258,11 @@ class Home:
         for known in packed:
             state = dependency(known.name)
             state.held, state.success_s, state.rows = known.held, known.success_s, []
-            state.budget.tokens = known.tokens
-            state.breaker.reset(
-                now_s
-            )  # what an earlier stage met in this cell is its worker's business by now
+            state.budget.tokens, state.ramping = known.tokens, known.ramping
+            state.expect(known.share)
+            state.others, state._older, state._newer = known.fared, NEVER, NEVER
+            # what an earlier stage met in this cell is its worker's business by now
+            state.breaker.reset(now_s)
             if known.open_:
                 state.breaker.trip(now_s)
 
@@ -237,15 +292,15 @@ class Home:
             state = dependency(told.name)
             state.requests += told.requests
             state.runs += 1
-            state.failures += told.failures
-            state.throttled += told.throttled
-            for _ in range(told.successes):
-                state.answered(now_s)
             for _ in range(told.failures):
+                state.missed(now_s)
                 state.breaker.failed(now_s)
                 state.limiter.failed(now_s)
             for _ in range(told.throttled):
+                state.missed(now_s, throttled=True)
                 state.limiter.throttled(now_s)
+            for _ in range(told.successes):  # last, so that these failures are none in a row
+                state.answered(now_s)
             state.budget.tokens = min(state.budget.tokens, told.tokens)
             for row in told.rows:
                 state.record(row)

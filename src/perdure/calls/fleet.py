@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perdure.calls.dependency import DEPENDENCIES, Dependency, begin_recording
+from perdure.calls.limiter import VERDICT_S
 from perdure.calls.timing import TIMING, Timing
+from perdure.core.pace import SLOWER, Pace
 from perdure.errors import PerdureError
 from perdure.store.operations import Report
 from perdure.store.records import Shared
@@ -79,6 +81,7 @@ class Fleet:
                 _log.exception("sharing what is known of %s failed", dependency.name)
 
     async def _share(self, d: Dependency) -> None:
+        d.limiter.verdict_s = VERDICT_S
         before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
         if now == before and not d.troubled:
             return  # nothing happened and nothing is amiss
@@ -86,7 +89,7 @@ class Fleet:
         report = Report(
             self.worker, now.requests - before.requests, now.successes - before.successes,
             now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
-            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs,
+            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs, epoch=d.epoch,
         )  # fmt: skip
         shared = await self.store.exchange(d.name, report)
         learn(d, shared, now.tokens, self.timing.clock())
@@ -126,8 +129,26 @@ def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: flo
     elif dependency.held is not None:
         dependency.held = None
         dependency.breaker.reset(now_s)
+    dependency.ramping = shared.ramping
+    _keep_pace(dependency, shared.pace, now_s)
     budget = dependency.budget
     since = budget.tokens - tokens_told  # while the store was asked
     budget.tokens = max(0.0, min(budget.reserve, shared.tokens + since))
-    if shared.rate is not None:
+    if shared.rate is not None and (shared.pace.phase == "pressed" or shared.pace.word == "up"):
         dependency.limiter.adopt(now_s, shared.rate)
+
+
+def _keep_pace(dependency: Dependency, pace: Pace, now_s: float) -> None:
+    """Do as the fleet does: ask less while it finds out, adapt while the service is pressed, go on at full speed where
+    that changes nothing."""
+    limiter = dependency.limiter
+    dependency.expect(pace.share)
+    if pace.epoch == dependency.epoch:
+        return
+    dependency.epoch = pace.epoch
+    if pace.phase == "test":
+        limiter.slow(now_s, SLOWER)
+    elif pace.phase == "pressed":
+        limiter.steady = False
+    else:
+        limiter.reset()

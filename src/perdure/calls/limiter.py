@@ -2,6 +2,9 @@
 
 The limit begins with signs of overload, is cut again while they last, grows while calls succeed, and gives itself up
 when it no longer limits. Nobody waits longer than `max_wait_s`: who would have to is told so and sheds the call.
+
+Failures are signs of overload only beyond those that are expected of the service (`share`), and while the fleet finds
+out whether it is pressed at all (`steady`) the rate stays as it is.
 """
 
 from __future__ import annotations
@@ -12,8 +15,15 @@ from threading import Lock
 EPOCH_S, MEMORY_S = 2.0, 5.0
 #: Overload: so many failures, and this share of what came back.
 BAD_LEAST, BAD_SHARE = 2, 0.5
-#: The rate grows while failures are at most this share.
-CALM_SHARE = 0.2
+#: With a limit: it is cut when more than this share of what is expected fails, and grows while it is at most that.
+CUT_SHARE, CALM_SHARE = 0.15, 0.1
+#: A cut leaves at most this, and at least `cut`; in between what the service answers.
+CUT_MOST = 0.95
+#: The first rise after a cut; each one after it is twice as much, up to `rise`.
+RISE_FIRST = 0.08
+#: Where the fleet finds out whether a service is pressed, nobody begins a limit alone because of failures, unless less
+#: than this is answered of so many; and nobody cuts it again before the fleet can have spoken.
+CHOKED_SHARE, CHOKED_LEAST, VERDICT_S = 0.1, 20, 6.0
 #: A service may ask for longer, and the call that was told will wait; others try again after this.
 PAUSE_S_MAX = 60.0
 #: A limit that nothing has changed for so long, because nobody came, is forgotten.
@@ -30,8 +40,9 @@ class Limiter:
     """
 
     __slots__ = (
-        "_bad", "_changed_s", "_cut_s", "_demand", "_lock", "_next_s", "_pause_s",
-        "cut", "epoch_s", "floor_per_s", "floor_share", "good", "max_wait_s", "rate", "rise", "spacing_s",
+        "_bad", "_began_s", "_changed_s", "_cut_s", "_demand", "_lock", "_next_s", "_pause_s", "_step",
+        "cut", "epoch_s", "floor_per_s", "floor_share", "good", "max_wait_s", "rate", "rise", "share", "spacing_s",
+        "steady", "verdict_s",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +58,8 @@ class Limiter:
         self.max_wait_s, self.floor_per_s, self.floor_share = max_wait_s, floor_per_s, floor_share
         self.cut, self.rise = cut, rise  # what a change leaves or makes of the rate
         self.spacing_s = spacing_s  # the least time between two changes
+        self.share = 1.0  # of requests that is expected to succeed
+        self.verdict_s = 0.0
         self._lock = Lock()
         self.reset()
 
@@ -55,7 +68,9 @@ class Limiter:
         self.rate: float | None = None  # requests per second; None: no limit, the normal state
         self._next_s = 0.0  # when the next turn is free
         self._pause_s = 0.0  # until when the service asked for silence
-        self._changed_s = self._cut_s = self.epoch_s = float("-inf")
+        self._changed_s = self._cut_s = self._began_s = self.epoch_s = float("-inf")
+        self._step = RISE_FIRST
+        self.steady = False  # the fleet looks whether the service is pressed: no change meanwhile
         self.good = self._bad = 0  # what came back in this epoch
         self._demand = 0.0  # requests per second before the limit began
 
@@ -80,11 +95,19 @@ class Limiter:
         if now_s - self.epoch_s >= EPOCH_S:
             self._next_epoch(now_s)
         self._bad += 1
-        if self._bad >= BAD_LEAST and self._bad >= BAD_SHARE * (self.good + self._bad):
+        least = (
+            BAD_LEAST / self.share**4
+        )  # the more failures are expected, the more it takes to notice others
+        wanted = self.share * (1 - (BAD_SHARE if self.rate is None else CUT_SHARE))
+        if self._bad >= least and self.good <= wanted * (self.good + self._bad):
             self._decrease(now_s, max(self.floor_per_s, self.floor_share * self._demand))
 
     def throttled(self, now_s: float, hint_s: float | None = None) -> None:
-        """The service asks for less; with a hint, nothing is sent for that long."""
+        """The service asks for less; with a hint, nothing is sent for that long. Where it is known to refuse some,
+        however little it is asked, that is a failure like any other."""
+        if self.share < 1:
+            self.failed(now_s)
+            return
         if now_s - self.epoch_s >= EPOCH_S:
             self._next_epoch(now_s)
         self._bad += 1
@@ -93,6 +116,14 @@ class Limiter:
             with self._lock:
                 self._pause_s = max(self._pause_s, now_s + min(hint_s, PAUSE_S_MAX))
                 self._next_s = max(self._next_s, self._pause_s)
+
+    def slow(self, now_s: float, part: float) -> None:
+        """Ask for this part of the usual demand, neither more nor less, until `steady` is taken back."""
+        with self._lock:
+            self._measure(now_s)
+            self.rate = max(self.floor_per_s, part * self._demand)
+            self.steady = True
+            self._changed(now_s)
 
     def pause_s(self, now_s: float) -> float:
         """Seconds of silence that the service asked for and that are left."""
@@ -123,24 +154,33 @@ class Limiter:
 
     def _increase(self, now_s: float) -> None:
         with self._lock:
-            calm = self._bad <= CALM_SHARE * (self.good + self._bad)
-            if self.rate is None or not calm or now_s - self._changed_s < self.spacing_s:
+            calm = self.good >= self.share * (1 - CALM_SHARE) * (self.good + self._bad)
+            if self.rate is None or self.steady or not calm or now_s - self._changed_s < self.spacing_s:
                 return
-            self.rate *= self.rise
+            self.rate *= 1 + self._step
+            self._step = min(self.rise - 1, 2 * self._step)
             self._changed(now_s)
             if self.rate > 2 * self._demand:
                 self.rate = None
 
     def _decrease(self, now_s: float, floor: float) -> None:
         with self._lock:
-            if now_s - self._cut_s < self.spacing_s:
+            if self.steady or now_s - self._cut_s < self.spacing_s or now_s - self._began_s < self.verdict_s:
                 return
+            answered = self.good / max(1, self.good + self._bad) / self.share
+            left = min(max(self.cut, answered), CUT_MOST)
             if self.rate is None:
-                self._demand = max(self._demand, (self.good + self._bad) / max(1.0, now_s - self.epoch_s))
-                self._next_s = now_s
-            self.rate = max(floor, self.cut * (self._demand if self.rate is None else self.rate))
-            self._cut_s = now_s
+                self._measure(now_s)
+                self._began_s, left = now_s, self.cut
+            self.rate = max(floor, left * (self._demand if self.rate is None else self.rate))
+            self._cut_s, self._step = now_s, RISE_FIRST
             self._changed(now_s)
+
+    def _measure(self, now_s: float) -> None:
+        """What is usual, at the latest moment before the limit begins."""
+        if self.rate is None:
+            self._demand = max(self._demand, (self.good + self._bad) / max(1.0, now_s - self.epoch_s))
+            self._next_s = now_s
 
     def _changed(self, now_s: float) -> None:
         self._changed_s = self.epoch_s = now_s

@@ -25,7 +25,7 @@ from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import Inside, Instead, Run
+from perdure.calls.run import Inside, Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
 from perdure.calls.verdict import Verdict
@@ -173,7 +173,8 @@ class Policy:
             wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
-                admitted = run.admit(clock())
+                while isinstance(admitted := run.admit(clock()), Patience):
+                    self.timing.sleep(admitted.wait_s)
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted
@@ -228,7 +229,8 @@ class Policy:
             wait_s = 0.0
             if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
-                admitted = run.admit(clock())
+                while isinstance(admitted := run.admit(clock()), Patience):
+                    await self.timing.asleep(admitted.wait_s)
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
                 wait_s = admitted

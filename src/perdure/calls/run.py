@@ -12,7 +12,15 @@ from perdure.calls.breaker import Ticket
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
 from perdure.core.scope import Work
-from perdure.errors import DependencyDown, PerdureError, Permanent, RateLimited, Rescheduled, RetryLater
+from perdure.errors import (
+    DependencyDown,
+    Flickering,
+    PerdureError,
+    Permanent,
+    RateLimited,
+    Rescheduled,
+    RetryLater,
+)
 
 if TYPE_CHECKING:
     from perdure.calls.events import Happening
@@ -22,6 +30,9 @@ SPREAD = 0.1  # of a wait that the service asked for, so that not everybody come
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
 PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
+TURN_S = 1.0  # a job whose call gets no turn waits so long in its slot, so that slots do not spin, and asks once more
+THROTTLED_S = 5.0  # while a service refuses everybody without saying for how long
+SOON_S = 2.0  # a document whose call was refused comes back after about so long
 LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
 
@@ -34,6 +45,15 @@ class Instead:
         self.value = value
 
 
+class Patience:
+    """There is no turn yet: ask again after so many seconds."""
+
+    __slots__ = ("wait_s",)
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+
+
 class Run:
     """The requests of one operation, the waits between them, and what they cost."""
 
@@ -43,13 +63,14 @@ class Run:
         self.began_s = self.sent_s = began_s  # the whole; the last request
         self.deadline_s = deadline_s
         self.tries = 0
+        self.waited = False  # for a turn, in vain
         self.ticket: Ticket | None = None
         self.probe = work is not None and work.probe == policy.name
 
     # --- before a request ------------------------------------------------------------------------
 
-    def admit(self, now_s: float) -> float | Instead:
-        """Seconds to wait before the next request, or an answer instead of it.
+    def admit(self, now_s: float) -> float | Instead | Patience:
+        """Seconds to wait before the next request, an answer instead of it, or when to ask again.
 
         DependencyDown or RateLimited where none may go out.
         """
@@ -71,6 +92,9 @@ class Run:
             wait_s = state.limiter.ask(now_s, longest_s)
             if wait_s > longest_s:
                 self._leave(now_s)
+                if self.work is not None and not self.waited and longest_s >= TURN_S:
+                    self.waited = True
+                    return Patience(TURN_S)
                 return self._refused(self._shed(wait_s))
         self.sent_s = now_s + wait_s
         return wait_s
@@ -78,7 +102,7 @@ class Run:
     def _shed(self, wait_s: float) -> RateLimited:
         self._publish("shed", "limiter", delay_s=wait_s)
         message = f"{self.policy.name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
-        return RateLimited(message, delay_s=wait_s, ours=True)
+        return RateLimited(message, delay_s=wait_s + SOON_S * self.policy.timing.rand(), ours=True)
 
     def _down(self, why: str, heard: bool = False) -> DependencyDown:
         self._publish("held", why)
@@ -135,7 +159,7 @@ class Run:
         probing = self.ticket is not None and self.ticket.probe
         there = verdict.kind == "rate_limited" or (verdict.status is not None and not verdict.outage)
         if verdict.outage:
-            state.failures += 1
+            state.missed(now_s)
             state.breaker.failed(now_s, probe=probing)
             state.limiter.failed(now_s)
             self.ticket = None
@@ -143,7 +167,7 @@ class Run:
             state.breaker.succeeded(now_s, probe=True)
             self.ticket = None
         if verdict.kind == "rate_limited":
-            state.throttled += 1
+            state.missed(now_s, throttled=True)
             state.limiter.throttled(now_s, verdict.hint_s)
         if self.probe and self.work is not None and (verdict.outage or there):
             self.work.probed = there
@@ -160,13 +184,13 @@ class Run:
             if hint_s > policy.hint_cap_s or self._late(now_s + hint_s):
                 return "hint", self._spread(hint_s, now_s)
             wait_s = max(wait_s, self._spread(hint_s, now_s))
-        if self.probe:
-            return "probe", 0.0
+        if self.probe and not state.ramping and state.share == 1:
+            return "probe", 0.0  # one request tells whether a service is back that answers all or nothing
         if self.tries > policy.retries:
             return "exhausted", 0.0
         if self._late(now_s + wait_s):
             return "deadline", 0.0
-        if state.held is not None or state.breaker.state == "open":
+        if not self.probe and (state.held is not None or state.breaker.state == "open"):
             return "breaker", 0.0
         if not state.budget.spend(THROTTLE_COST if verdict.kind == "rate_limited" else 1.0):
             return "budget", 0.0
@@ -216,19 +240,24 @@ class Run:
     def _rescheduled(
         self, stop: str, work: Work, verdict: Verdict, error: Exception, now_s: float
     ) -> PerdureError:
-        """The document is put off. A declared service that answered nobody since we began is taken for away, which
-        costs the document nothing."""
+        """The document is put off: for seconds and for nothing where the service fails others as well, or may be away;
+        otherwise it is this call that fails."""
         policy = self.policy
-        if verdict.outage and policy.name in work.needs and policy.dependency.success_s < self.began_s:
-            return DependencyDown(policy.name, f"{policy.name} does not answer: {verdict.reason}")
         delay_s = policy.reschedule_s * (0.5 + policy.timing.rand())
         if verdict.hint_s is not None:
             delay_s = max(delay_s, self._spread(verdict.hint_s, now_s))
+        delay_s = min(delay_s, LATER_S_MAX)
+        failed = f"{self.operation} failed {self.tries} times ({verdict.reason})"
+        if stop == "budget" or policy.name in work.needs:
+            soon_s = max(SOON_S * (0.5 + policy.timing.rand()), verdict.hint_s or 0.0)
+            chance = policy.dependency.chance(self.tries)
+            self._publish("reschedule", stop, soon_s, verdict, error)
+            if verdict.kind == "rate_limited" and chance == 1:  # it answers nobody, and asks for less
+                return RateLimited(f"{failed}; {policy.name} asks for less", delay_s=max(THROTTLED_S, soon_s))
+            failed = f"{failed}; {policy.name} does not answer all requests"
+            return Flickering(failed, retry_after_s=delay_s, soon_s=soon_s, chance=chance)
         self._publish("reschedule", stop, delay_s, verdict, error)
-        message = (
-            f"{self.operation} failed {self.tries} times ({verdict.reason}); rescheduled in {delay_s:.0f} s"
-        )
-        return Rescheduled(message, retry_after_s=min(delay_s, LATER_S_MAX))
+        return Rescheduled(f"{failed}; rescheduled in {delay_s:.0f} s", retry_after_s=delay_s)
 
     def _leave(self, now_s: float) -> None:
         if self.ticket is not None:

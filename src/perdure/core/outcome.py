@@ -20,6 +20,7 @@ from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     PerdureError,
     Permanent,
     RateLimited,
@@ -38,6 +39,11 @@ YOUNG_STAGE_MS = 60_000
 LATER_MS_MIN = 1_000
 LATER_MS_GROWN_MAX = 900_000
 RESCHEDULE_MS = 300_000
+#: A call is taken for one that always fails when chance explains its failures no better than this, ...
+ACCIDENT = 1e-6
+#: ... and after so many times, however rarely the service answers; a document that such a call puts off waits at most
+#: so long.
+FLICKERS_MAX, FLICKER_MS_MAX = 20, 10_000
 MESSAGE_MAX = 4_000
 #: Where code stands that the author of a stage did not write.
 LIBRARIES = (
@@ -80,6 +86,7 @@ class Raised:
     error: BaseException
     lane_down: bool = False
     policy: Policy | None = None  # the stage's own, where it differs from the job's
+    progressed: bool = False  # whether something was saved since the claim
 
 
 @frozen
@@ -178,6 +185,7 @@ class Later:
     released: bool = False
     counted: bool = True
     bounded: bool = True
+    afresh: bool = False  # it got on since the last time: those before it are forgotten
     word: str = "later"  # in history; `answered` where another service gave what its stage was to make
 
 
@@ -243,8 +251,14 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
             return _given_back(job, later)
         case Stopped() as stopped:
             return _stopped(job, stopped, rand)
-        case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy):
-            return _raised(job, stage, telling(error), lane_down, policy or job.policy, rand)
+        case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy, progressed=progressed):
+            told = telling(error)
+            if (
+                isinstance(told, Flickering)
+                and (soon := _flickering(job, stage, told, progressed)) is not None
+            ):
+                return soon
+            return _raised(job, stage, told, lane_down, policy or job.policy, rand)
 
 
 def describe(stage: str, error: BaseException) -> Failure:
@@ -332,7 +346,7 @@ def _raised(
         case RateLimited(ours=True, delay_s=delay_s):
             delay_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
             why = "waits for its turn: requests are limited"
-            return _given_back(job, Later(delay_ms, why, failure, job.suspect, counted=False))
+            return Later(delay_ms, why, failure, job.suspect, counted=False, bounded=False)
         case RetryLater(delay_s=delay_s):
             asked_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
             # the longer it goes on the rarer we ask, so that the bound on postpones is hours away
@@ -351,6 +365,20 @@ def _raised(
             return decided
         case _:
             return _charged(job, failure, policy, None, rand)
+
+
+def _flickering(job: Job, stage: str, error: Flickering, progressed: bool) -> Later | None:
+    """Tried again in seconds and for nothing, as long as chance explains that its calls failed since it last got on;
+    None: they always fail, and that is its own fault. An input that no service can bear ends that way."""
+    before = 0 if progressed else job.postpones
+    most = min(FLICKERS_MAX, job.policy.postpones_max)
+    if before >= most or math.pow(error.chance, before + 1) < ACCIDENT:
+        return None
+    delay_ms = min(_clamped_ms(error.soon_s * 1.2**before, RESCHEDULE_MS), FLICKER_MS_MAX)
+    asked_ms = _clamped_ms(error.soon_s, RESCHEDULE_MS)  # a service may ask for more
+    failure, why = describe(stage, error), "the service fails now and then"
+    delay_ms = max(LATER_MS_MIN, delay_ms, asked_ms)
+    return Later(delay_ms, why, failure, job.suspect, bounded=False, afresh=progressed)
 
 
 def _dependency_doubtful(job: Job, failure: Failure, rand: Callable[[], float]) -> Outcome:

@@ -414,7 +414,7 @@ class Runner:
         await self._probed(journey, saved=False, down=told.name if isinstance(told, DependencyDown) else None)
         if isinstance(told, DependencyDown):
             held = await self._held(journey, stage, told)
-        return Raised(journey.stage, error, held, policy)
+        return Raised(journey.stage, error, held, policy, journey.progressed)
 
     async def _probed(self, journey: Journey, saved: bool, down: str | None = None) -> None:
         """Tell what a lent document found out: what its calls say, or, if it made none, how its stage ended."""

@@ -107,7 +107,9 @@ async def _down(store: SqlStore, *lanes: str) -> tuple[DependencyRecord, ...]:
     """Dependencies of these lanes that are not up."""
     needed = {name for lane in lanes for name in needs_of(lane)}
     return (
-        tuple(d for d in await store.dependencies() if d.name in needed and d.state != "up") if needed else ()
+        tuple(d for d in await store.dependencies() if d.name in needed and d.since_ms is not None)
+        if needed
+        else ()
     )
 
 

@@ -7,7 +7,8 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                fallbacks {degraded repaired},
                queues [{name paused ready running waiting held over_limit stopped remote ready_since_ms workers}],
                workers [{id name queues alive in_hand started_ms beat_ms late_writes_refused}],
-               dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s}],
+               dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s
+                 tokens limit_per_s success_share breaker}],
                calls [{api_name operations retry_rate success_after_retry retries_per_retried p95_added_ms
                failure_rate}],
                dead {documents groups [{fingerprint count first_ms last_ms stages collections error_type code

@@ -305,24 +305,30 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "WHERE name = $1"
     )
     DEPENDENCY_RAMP = (
-        "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL "
-        "WHERE name = $1"
+        "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL, ramp_good = $5, "
+        "ramp_bad = $6, ramp_waiting = $7 WHERE name = $1"
+    )
+    DEPENDENCY_RAMPS = (
+        "UPDATE dependency SET ramp_good = ramp_good + $2, ramp_bad = ramp_bad + $3 WHERE name = $1"
     )
     DEPENDENCIES_HELD = (
-        "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s FROM dependency "
-        "WHERE down_ms IS NOT NULL ORDER BY name"
+        "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s, ramp_per_s, ramp_good, "
+        "ramp_bad, ramp_waiting, pace FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
     )
     DEPENDENCY_ADD = "INSERT INTO dependency (name, counted_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
     DEPENDENCY_SHARED = (
-        "SELECT down_ms, reason, tokens, nominal_per_s, counted, counted_ms FROM dependency WHERE name = $1"
+        "SELECT down_ms, reason, tokens, nominal_per_s, counted, counted_ms, pace, ramp_ms FROM dependency "
+        "WHERE name = $1"
     )
-    DEPENDENCY_KNOWN = "SELECT down_ms, reason, tokens FROM dependency WHERE name = $1"
+    DEPENDENCY_KNOWN = "SELECT down_ms, reason, tokens, pace, ramp_ms FROM dependency WHERE name = $1"
     DEPENDENCY_TOLD = (
-        "UPDATE dependency SET tokens = $2, nominal_per_s = $3, counted = $4, counted_ms = $5 WHERE name = $1"
+        "UPDATE dependency SET tokens = $2, nominal_per_s = $3, counted = $4, counted_ms = $5, pace = $6 "
+        "WHERE name = $1"
     )
     DEPENDENCIES = (
-        "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s "
-        "FROM dependency ORDER BY name"
+        "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s, tokens, pace, "
+        "(SELECT sum(rate) FROM dependency_worker w WHERE w.name = d.name AND seen_ms > d.counted_ms - 5000) "
+        "FROM dependency d ORDER BY name"
     )
     REPORTER_SEEN = (
         "INSERT INTO dependency_worker (name, worker, seen_ms, rate) VALUES ($1, $2, $3, $4) "

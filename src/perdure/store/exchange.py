@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.core.fleet import TOKENS_MAX, WINDOW_MS, fleet_rate, tokens_left, usual
+from perdure.core.pace import Pace, Seen, observe
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Report
@@ -16,7 +17,7 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     yield Query(sql.DEPENDENCY_ADD, (name, now_ms - WINDOW_MS))  # a report is about the time before it
     found = yield Query(sql.DEPENDENCY_SHARED, (name,))
-    down_ms, reason, tokens, nominal_per_s, counted, since_ms = found[0]
+    down_ms, reason, tokens, nominal_per_s, counted, since_ms, paced, ramp_ms = found[0]
     counted, since_ms = (
         counted + (report.requests if report.runs is None else report.runs),
         since_ms or now_ms,
@@ -29,17 +30,33 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     yield Query(sql.REPORTER_SEEN, (name, report.worker, now_ms, report.rate))
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
-    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms))
-    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+    before = Pace.from_text(paced)
+    away = down_ms is not None and ramp_ms is None
+    pace = before if away else observe(before, _seen(report, before, tokens, rates), now_ms)
+    if pace.phase == "free" and before.phase != "free":
+        tokens = TOKENS_MAX
+    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms, pace.to_text()))
+    return Shared(
+        down_ms is not None, reason, tokens, fleet_rate(rates), len(rates), pace, ramp_ms is not None
+    )
+
+
+def _seen(report: Report, pace: Pace, tokens: float, rates: list[float | None]) -> Seen:
+    """A report as the pace reads it. A limiter that began says something of its own worker at first; a limit is over
+    when nobody has one."""
+    limited = report.rate is not None or (pace.phase == "pressed" and any(rate is not None for rate in rates))
+    return Seen(report.successes, report.failures + report.throttled, report.epoch, tokens, limited)
 
 
 def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
     """What all of them know, for one that has nothing to tell."""
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
-    down_ms, reason, tokens = found[0] if found else (None, None, TOKENS_MAX)
+    down_ms, reason, tokens, paced, ramp_ms = found[0] if found else (None, None, TOKENS_MAX, None, None)
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
-    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+    return Shared(
+        down_ms is not None, reason, tokens, fleet_rate(rates), len(rates), Pace.from_text(paced), ramp_ms is not None
+    )  # fmt: skip
 
 
 def forget(sql: Dialect, clock_ms: int | None, age_ms: int, limit: int) -> Steps[int]:

@@ -3,7 +3,7 @@
     up ──hold──► down ──a call of a lent document went well──► ramping ──nobody waits──► up
                   ▲ │ one document is lent every 5 to 60 s        │ more are lent each second
                   │ └── (by the breaker only)                     │
-                  └────────────── a call failed ◄─────────────────┘
+                  └────────── nothing is answered ◄───────────────┘
 
 An operator's hold ends only by `release`. A document that is *lent* can be claimed although its lane is down: its job
 stands in the lane '' (so a claim costs what it always costs), with the dependency in `probe` and its lane in `home`.
@@ -20,10 +20,11 @@ from heapq import nsmallest
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import State
-from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
+from perdure.core.pace import Pace
+from perdure.core.ramp import PROBE_MS_MAX, Ramp, probe_after_ms, ramp_start, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
-from perdure.store.counting import Counting
+from perdure.store.counting import Counting, told
 from perdure.store.dialect import HELD_PARKED, HELD_READY, Dialect
 from perdure.store.lacking import LACKING
 
@@ -42,6 +43,11 @@ class Held:
     ramp_ms: int | None  # since when it ramps
     lent_ms: int | None  # until when what was lent is paid for
     nominal_per_s: float | None
+    ramp_per_s: float | None
+    ramp_good: int  # requests since the last step of the ramp
+    ramp_bad: int
+    ramp_waiting: int  # documents that waited then
+    pace: str | None
 
 
 def hold(
@@ -80,13 +86,12 @@ def probed(
     if held is None or held.held_by != BREAKER or (guessed and ok and held.nominal_per_s is not None):
         return
     if ok and held.ramp_ms is None:
-        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_per_s(0, held.nominal_per_s), now_ms, now_ms))
-    elif not ok:
-        probes = held.probes + (held.ramp_ms is not None)
-        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(probes))
-        yield Query(sql.DEPENDENCY_PROBE, (name, probes, at_ms))
-        if held.ramp_ms is not None:
-            yield from _recall(sql, counting, name)
+        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_start(held.nominal_per_s), now_ms, now_ms, 0, 0, 0))
+    elif held.ramp_ms is not None:
+        yield Query(sql.DEPENDENCY_RAMPS, (name, int(ok), int(not ok)))
+    else:
+        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes))
+        yield Query(sql.DEPENDENCY_PROBE, (name, held.probes, at_ms))
 
 
 def lend(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> Steps[tuple[int, bool]]:
@@ -142,7 +147,17 @@ def _ramp(
 ) -> Steps[tuple[int, bool]]:
     """As many as may go now; whether no more than that are left, and none was lent."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
-    per_s = ramp_per_s((now_ms - began_ms) / 1_000, held.nominal_per_s)
+    behind = yield from _count_waiting(sql, held.name)
+    growing = 0 < held.ramp_waiting < behind
+    elapsed_s = (now_ms - began_ms) / 1_000
+    ramp = Ramp(held.ramp_per_s or 1.0, elapsed_s, held.ramp_good, held.ramp_bad, growing)
+    share = Pace.from_text(held.pace).share
+    if ramp.lost(share):
+        probes = held.probes + 1
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+        yield from _recall(sql, counting, held.name)
+        return 0, False
+    per_s = ramp.step((now_ms - lent_ms) / 1_000, held.nominal_per_s, share)
     number, paid_ms = turns(per_s, lent_ms, now_ms)
     if not number:
         return 0, False
@@ -156,8 +171,16 @@ def _ramp(
         if len(waiting) < wanted:
             return len(found), True
     yield from _lend(sql, now_ms, counting, held.name, found)
-    yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
+    # a failure or two that nothing answers to are remembered: the next may show that the service is away again
+    bad = held.ramp_bad if not held.ramp_good else 0
+    ramped = (held.name, per_s, began_ms, paid_ms, 0, bad, behind)
+    yield Query(sql.DEPENDENCY_RAMP, ramped)
     return len(found), False
+
+
+def _count_waiting(sql: Dialect, name: str) -> Steps[int]:
+    held = told((yield Query(sql.COUNTS))).held
+    return sum(number for lane, number in held.items() if name in needs_of(lane))
 
 
 def _waiting(

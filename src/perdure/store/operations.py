@@ -294,6 +294,7 @@ class Report:
     earned: float  # tokens, by successes
     rate: float | None  # requests a second that its limiter found to be possible; None: no limit
     runs: int | None = None  # stage runs that made their first request; if told, these are what is usual
+    epoch: int = 0  # of the fleet's finding under which it worked since then
 
     @property
     def idle(self) -> bool:

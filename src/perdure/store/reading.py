@@ -140,7 +140,7 @@ class Reading:
             ]
 
         found = await self._read(steps)
-        return [one if one.state != "up" else replace(one, held=0) for one in found]
+        return [one if one.since_ms is not None else replace(one, held=0) for one in found]
 
     async def kpis(self, since_ms: int) -> list[Kpi]:
         return await self._read(lambda: exchange.kpis(self.sql, since_ms))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from perdure.core.fleet import TOKENS_MAX
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
+from perdure.core.pace import CALM, Pace
 
 
 @frozen
@@ -188,7 +190,9 @@ class LaneRecord:
 
 @frozen
 class DependencyRecord:
-    """A service that stages need: `up`, `down`, or `ramping` (down, but its documents come back little by little)."""
+    """A service that stages need: `up`, `flickering` (it fails now and then, however little it is asked), `pressed` (it
+    is asked less, because it fails when it is asked more), `down`, or `ramping` (down, and its documents come back a
+    few at a time)."""
 
     name: str
     state: str = "up"
@@ -200,6 +204,10 @@ class DependencyRecord:
     probes: int = 0  # since it went down
     ramp_per_s: float | None = None
     nominal_per_s: float | None = None  # what is usual
+    tokens: float = TOKENS_MAX  # for retries, of each worker
+    limit_per_s: float | None = None  # requests a second of all workers together; None: no limit
+    success_share: float | None = None  # of requests of late; None: nothing fails
+    breaker: str = "closed"  # that the fleet shares: `open` while it is down, `half_open` while it ramps
 
 
 @frozen
@@ -211,6 +219,8 @@ class Shared:
     tokens: float  # for retries, of each worker
     rate: float | None  # requests a second, of each worker; None: no limit
     workers: int  # that reported lately
+    pace: Pace = CALM
+    ramping: bool = False
 
 
 @frozen

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 from perdure.core.chunk import Connection
 from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State
 from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
+from perdure.core.pace import Pace
 from perdure.store.base import Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
@@ -86,11 +87,28 @@ def status(row: Row) -> Status:
 
 def dependency(row: Row) -> DependencyRecord:
     """A dependency as its own row has it."""
-    name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s = row
-    state = "up" if down_ms is None else "down" if ramp_ms is None else "ramping"
+    (
+        name,
+        down_ms,
+        reason,
+        held_by,
+        probe_at_ms,
+        probes,
+        ramp_per_s,
+        ramp_ms,
+        nominal_per_s,
+        tokens,
+        paced,
+        rate,
+    ) = row
+    pace = Pace.from_text(paced)
+    state = pace.word if down_ms is None else "down" if ramp_ms is None else "ramping"
+    breaker = {"down": "open", "ramping": "half_open"}.get(state, "closed")
+    share = None if pace.reason is None else round(pace.seen, 3)
     return DependencyRecord(
-        name, state, down_ms, reason, held_by, 0, probe_at_ms, probes, ramp_per_s, nominal_per_s
-    )
+        name, state, down_ms, reason if down_ms is not None else pace.reason, held_by, 0, probe_at_ms, probes,
+        ramp_per_s, nominal_per_s, tokens, rate, share, breaker,
+    )  # fmt: skip
 
 
 def attempt_record(row: Row) -> Attempt:
@@ -136,10 +154,11 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
-        case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted, bounded=bounded):
+        case Later(delay_ms=delay_ms, suspect=suspect) as later:
             state = State.WAITING if delay_ms else State.QUEUED
-            attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
-            postponed_ms += delay_ms if bounded else 0
+            attempts, releases = attempts - 1, releases + later.released
+            postpones = (0 if later.afresh else postpones) + later.counted
+            postponed_ms += delay_ms if later.bounded else 0
         case Hold(suspect=suspect, aside=False) if op.lane in lanes_down:
             state = State.QUEUED
             attempts, holds = attempts - 1, 0

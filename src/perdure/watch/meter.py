@@ -169,4 +169,5 @@ class Meter:
             for kind, amount in zip(FAILURES, more[1:], strict=True):
                 self.board.add("perdure_request_failures_total", name, kind, amount=amount)
             self.board.put("perdure_retry_budget_tokens", name, value=state.budget.tokens)
+            self.board.put("perdure_request_limit", name, value=state.limiter.rate or 0.0)
             self.board.put("perdure_breaker_state", name, value=BREAKER_STATES.index(state.breaker.state))

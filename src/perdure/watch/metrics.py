@@ -176,9 +176,17 @@ _CALLS = (
     _gauge(
         "perdure_retry_budget_tokens", ("dependency",), "What is left for retries in this process.", of="process"
     ),
+    _gauge(
+        "perdure_request_limit", ("dependency",), "Requests a second that this process may make; 0: no limit.",
+        of="process",
+    ),
     _gauge("perdure_breaker_state", ("dependency",), "0 closed, 1 half open, 2 open.", of="process"),
     _gauge("perdure_documents_held", ("dependency",), "Documents that wait for a service that is down."),
     _gauge("perdure_dependency_held_seconds", ("dependency",), "For how long a service has been down; 0: it is up."),
+    _gauge(
+        "perdure_dependency_success_share", ("dependency",),
+        "Share of requests of late that a service answered, as the fleet found out; 1: nothing is amiss.",
+    ),
 )  # fmt: skip
 
 _OWN = (

@@ -45,6 +45,10 @@ CREATE TABLE dependency (
   counted       bigint NOT NULL DEFAULT 0,
   counted_ms    bigint,
   tokens        double precision NOT NULL DEFAULT 10,
+  pace          text,
+  ramp_good     int NOT NULL DEFAULT 0,
+  ramp_bad      int NOT NULL DEFAULT 0,
+  ramp_waiting  int NOT NULL DEFAULT 0,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );

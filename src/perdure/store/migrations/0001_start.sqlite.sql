@@ -39,6 +39,10 @@ CREATE TABLE dependency (
   counted       integer NOT NULL DEFAULT 0,
   counted_ms    integer,
   tokens        real NOT NULL DEFAULT 10,
+  pace          text,
+  ramp_good     integer NOT NULL DEFAULT 0,
+  ramp_bad      integer NOT NULL DEFAULT 0,
+  ramp_waiting  integer NOT NULL DEFAULT 0,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
