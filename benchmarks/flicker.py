@@ -39,6 +39,7 @@ from tests.conftest import database_url, postgres_database, postgres_server
 ROOT = Path(__file__).parents[1]
 WORKERS, SLOTS = 2, 6
 DOCUMENTS = 100
+TRACE = bool(os.environ.get("FLICKER_TRACE"))
 OUTAGE_S = 40.0
 Log = list[tuple[float, int]]
 
@@ -144,6 +145,14 @@ class Trial:
                 )
         return time.time() - began_s
 
+    def trace(self) -> None:
+        """How it stands, for whoever looks for the cause of a number."""
+        for one in self.app.dependencies():
+            live = self.app._call(self.app.service.store.live())
+            print(
+                f"{time.time() % 1000:6.1f}", one.state, one.success_share, one.limit_per_s, one.tokens, live
+            )
+
     def left(self) -> int:
         return sum(self.app._call(self.app.service.store.live()).values())
 
@@ -232,7 +241,15 @@ def rates(log: Log, from_s: float, to_s: float) -> tuple[float, float]:
     return len(inside) / (to_s - from_s), inside.count(200) / (to_s - from_s)
 
 
-def overload(store_name: str, store: str, url: str, directory: Path, capacity: float = 40.0) -> None:
+def watch(trial: Trial, seconds: int) -> None:
+    """Let time pass."""
+    for _ in range(seconds):
+        time.sleep(1)
+        if TRACE:
+            trial.trace()
+
+
+def overload(store_name: str, store: str, url: str, directory: Path, capacity: float = 20.0) -> None:
     post(url, "faults")
     with Trial(store, url, directory) as trial:
         post(url, "forget")
@@ -240,10 +257,10 @@ def overload(store_name: str, store: str, url: str, directory: Path, capacity: f
         time.sleep(8)
         began_s = time.time()
         post(url, "faults", capacity=capacity)
-        time.sleep(30)
+        watch(trial, 30)
         over_s = time.time()
         post(url, "faults")
-        time.sleep(12)
+        watch(trial, 12)
         log = log_of(url)
     before = rates(log, began_s - 5, began_s)[1]
     asked, answered = rates(log, began_s, over_s)

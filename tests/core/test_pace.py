@@ -72,8 +72,8 @@ def test_a_service_that_fails_however_little_it_is_asked_is_asked_as_usual(faili
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("capacity", [10, 20, 40])
 def test_a_service_that_answers_so_many_a_second_is_pressed(capacity: float, seed: int) -> None:
-    fleet = Fleet(lambda asked: min(1.0, capacity / asked), seed).play(10)
-    assert "pressed" in fleet.phases[:9]
+    fleet = Fleet(lambda asked: min(1.0, capacity / asked), seed).play(14)
+    assert "pressed" in fleet.phases
     assert fleet.pace.share == 1.0
     fleet.answers = lambda asked: 1.0
     fleet.rate = 1.0

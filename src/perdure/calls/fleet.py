@@ -22,6 +22,7 @@ from perdure.store.records import Shared
 from perdure.store.sql_store import SqlStore
 
 EVERY_S = 1.0
+LATELY_S = 5.0
 _log = logging.getLogger("perdure.calls")
 
 
@@ -52,6 +53,7 @@ class Fleet:
         self.worker = worker
         self.dependencies = dependencies
         self._told = {name: told(known) for name, known in dependencies.items()}
+        self._shared_s: dict[str, float] = {}  # when each was told of
 
     async def run(self) -> None:
         """Until cancelled; a store that is away is asked again a second later."""
@@ -91,8 +93,11 @@ class Fleet:
             now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
             earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs, epoch=d.epoch,
         )  # fmt: skip
+        now_s = self.timing.clock()
+        asked_per_s = report.requests / max(EVERY_S, min(now_s - self._shared_s.get(d.name, now_s), LATELY_S))
+        self._shared_s[d.name] = now_s
         shared = await self.store.exchange(d.name, report)
-        learn(d, shared, now.tokens, self.timing.clock())
+        learn(d, shared, now.tokens, self.timing.clock(), asked_per_s)
         now.tokens = shared.tokens
         self._told[d.name] = now
 
@@ -120,8 +125,11 @@ def told(d: Dependency) -> Told:
     return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens)
 
 
-def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: float) -> None:
-    """Take over what the fleet knows: a hold, and what each worker has of tokens and rate."""
+def learn(
+    dependency: Dependency, shared: Shared, tokens_told: float, now_s: float, asked_per_s: float = 0.0
+) -> None:
+    """Take over what the fleet knows: a hold, and what each worker has of tokens and rate. `asked_per_s`: so many
+    requests went out from here of late."""
     if shared.down:
         if dependency.held is None:
             dependency.held_s = now_s
@@ -130,7 +138,7 @@ def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: flo
         dependency.held = None
         dependency.breaker.reset(now_s)
     dependency.ramping = shared.ramping
-    _keep_pace(dependency, shared.pace, now_s)
+    _keep_pace(dependency, shared.pace, now_s, asked_per_s)
     budget = dependency.budget
     since = budget.tokens - tokens_told  # while the store was asked
     budget.tokens = max(0.0, min(budget.reserve, shared.tokens + since))
@@ -138,7 +146,7 @@ def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: flo
         dependency.limiter.adopt(now_s, shared.rate)
 
 
-def _keep_pace(dependency: Dependency, pace: Pace, now_s: float) -> None:
+def _keep_pace(dependency: Dependency, pace: Pace, now_s: float, asked_per_s: float) -> None:
     """Do as the fleet does: ask less while it finds out, adapt while the service is pressed, go on at full speed where
     that changes nothing."""
     limiter = dependency.limiter
@@ -147,7 +155,7 @@ def _keep_pace(dependency: Dependency, pace: Pace, now_s: float) -> None:
         return
     dependency.epoch = pace.epoch
     if pace.phase == "test":
-        limiter.slow(now_s, SLOWER)
+        limiter.slow(now_s, SLOWER * asked_per_s)
     elif pace.phase == "pressed":
         limiter.steady = False
     else:

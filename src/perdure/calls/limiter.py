@@ -117,12 +117,12 @@ class Limiter:
                 self._pause_s = max(self._pause_s, now_s + min(hint_s, PAUSE_S_MAX))
                 self._next_s = max(self._next_s, self._pause_s)
 
-    def slow(self, now_s: float, part: float) -> None:
-        """Ask for this part of the usual demand, neither more nor less, until `steady` is taken back."""
+    def slow(self, now_s: float, per_s: float) -> None:
+        """Ask for so many a second, neither more nor less, until `steady` is taken back."""
         with self._lock:
             self._measure(now_s)
-            self.rate = max(self.floor_per_s, part * self._demand)
-            self.steady = True
+            self.rate = max(self.floor_per_s, per_s)
+            self.steady, self._cut_s, self._step = True, now_s, RISE_FIRST
             self._changed(now_s)
 
     def pause_s(self, now_s: float) -> float:

@@ -38,7 +38,7 @@ TEST_MS, TEST_RESULTS = 6_000, 8
 #: What is asked while it is pressed is known after this, when all workers have reported.
 SETTLED_MS = 3_000
 #: Results count half after this.
-HALF_LIFE_MS = 5_000
+HALF_LIFE_MS = 3_000
 #: Fewer tokens than this for retries begin a test; it is less where failures are expected.
 TOKENS_LOW = 5.0
 #: What is expected after a test is a little less than what was seen: a test of a few results is not exact.
@@ -131,12 +131,13 @@ def observe(pace: Pace, seen: Seen, now_ms: int) -> Pace:
 
 
 def _count(pace: Pace, seen: Seen, now_ms: int) -> Pace:
-    if not seen.bad and not pace.bad and pace.phase == "free" and pace.share == 1:
-        return pace  # as long as nothing fails there is nothing to count
+    if pace.phase == "free" and pace.share == 1 and pace.bad == 0:
+        # as long as nothing fails there is nothing to count; and when it begins much of this report was before it
+        return replace(pace, bad=0.5, counted_ms=now_ms, first_ms=now_ms) if seen.bad else pace
     gone_ms = max(0, now_ms - pace.counted_ms)
     fading = math.pow(2, -min(gone_ms / HALF_LIFE_MS, 60.0))
     good, bad = pace.good * fading + seen.good, pace.bad * fading + seen.bad
-    first_ms = pace.first_ms if pace.good + pace.bad > 0 else now_ms - 1_000
+    first_ms = pace.first_ms or now_ms - 1_000
     return replace(pace, good=good, bad=bad, counted_ms=now_ms, first_ms=first_ms)
 
 
@@ -144,14 +145,18 @@ def _free(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     results = pace.good + pace.bad
     if results < RESULTS_LEAST:
         return pace if pace.bad >= 0.5 or pace.share < 1 else CALM
-    better = pace.seen if pace.seen > WELL else MARGIN * pace.seen
-    if better > pace.share:
+    if (better := _better(pace.seen)) > pace.share:
         share = pace.share + RISE * (better - pace.share)
         pace = replace(pace, share=share if share < 0.95 else 1.0)
     wanted = pace.seen < WELL and (seen.tokens < TOKENS_LOW * pace.share or seen.limited)
     if wanted and (pace.good >= GOOD_LEAST or now_ms - pace.first_ms >= GOOD_MS):
         return Pace("test", now_ms, pace.share, pace.good, pace.bad, pace.per_s)
     return pace
+
+
+def _better(seen: float) -> float:
+    """What may be expected of a service of which this share was seen."""
+    return 1.0 if seen > 0.95 else MARGIN * seen
 
 
 def _judge(pace: Pace, seen: Seen, now_ms: int) -> Pace:
@@ -162,7 +167,8 @@ def _judge(pace: Pace, seen: Seen, now_ms: int) -> Pace:
         if share > AWAY:
             return Pace("free", now_ms, MARGIN * share)
     if pace.phase == "test" and (evidence > SURE or late):
-        return replace(pace, phase="pressed", epoch=now_ms, good=0.0, bad=0.0)
+        share = max(pace.share, _better(pace.seen))  # so much is answered when less is asked
+        return replace(pace, phase="pressed", epoch=now_ms, share=share, good=0.0, bad=0.0, first_ms=0)
     if pace.phase == "pressed" and not seen.limited and now_ms - pace.epoch >= TEST_MS:
         return Pace("free", now_ms, pace.share)
     return pace
