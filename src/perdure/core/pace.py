@@ -135,7 +135,7 @@ def _count(pace: Pace, seen: Seen, now_ms: int) -> Pace:
         # as long as nothing fails there is nothing to count; and when it begins much of this report was before it
         return replace(pace, bad=0.5, counted_ms=now_ms, first_ms=now_ms) if seen.bad else pace
     gone_ms = max(0, now_ms - pace.counted_ms)
-    fading = math.pow(2, -min(gone_ms / HALF_LIFE_MS, 60.0))
+    fading = 1.0 if pace.phase == "test" else math.pow(2, -min(gone_ms / HALF_LIFE_MS, 60.0))
     good, bad = pace.good * fading + seen.good, pace.bad * fading + seen.bad
     first_ms = pace.first_ms or now_ms - 1_000
     return replace(pace, good=good, bad=bad, counted_ms=now_ms, first_ms=first_ms)
