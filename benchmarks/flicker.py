@@ -323,7 +323,7 @@ def tenants(store_name: str, store: str, url: str, directory: Path) -> None:
                 waits.append(time.time() - began_s)
                 time.sleep(0.1)
             found.append(statistics.quantiles(waits, n=20))
-            trial.app._call(trial.app.service.store.pause("default"))
+            trial.app._call(trial.app.service.store.pause("default", True))
         for path in directory.glob("perdure.db*"):
             path.unlink()
     told = [f"median {q[9] * 1000:.0f} ms, p95 {q[18] * 1000:.0f} ms" for q in found]

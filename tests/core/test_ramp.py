@@ -46,12 +46,12 @@ def test_what_was_usual_does_not_bind_long() -> None:
 
 
 def test_a_bound_is_not_lifted_while_nobody_is_answered() -> None:
-    assert ramped(90, 10.0)[-1] == ramped(90, 10.0, growing=True)[-1] == 12.0
+    assert ramped(90, 10.0)[-1] == ramped(90, 10.0, arriving_per_s=50.0)[-1] == 12.0
 
 
-def test_more_that_come_than_go_lift_the_bound_at_once() -> None:
+def test_more_that_come_than_is_usual_lift_the_bound_at_once() -> None:
     assert ramped(10, 2.0)[-1] == pytest.approx(2.4)
-    assert ramped(10, 2.0, growing=True, good=5)[-1] > 50
+    assert ramped(28, 2.0, arriving_per_s=5.0, good=5)[-1] == pytest.approx(5.0, rel=0.06)
 
 
 def test_what_a_bound_was_lifted_to_stays() -> None:

@@ -99,6 +99,8 @@ class Limiter:
             BAD_LEAST / self.share**4
         )  # the more failures are expected, the more it takes to notice others
         wanted = self.share * (1 - (BAD_SHARE if self.rate is None else CUT_SHARE))
+        if self.rate is None and self.verdict_s:
+            least, wanted = max(least, CHOKED_LEAST), min(wanted, CHOKED_SHARE)
         if self._bad >= least and self.good <= wanted * (self.good + self._bad):
             self._decrease(now_s, max(self.floor_per_s, self.floor_share * self._demand))
 

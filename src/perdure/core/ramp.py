@@ -19,6 +19,8 @@ START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
 LIFTED_S, LIFT_S = 30.0, 20.0  # when the bound begins to be lifted, and how long it takes to double
+BEHIND = 1.05  # per second, beyond that while more come in than go out
+AGAIN_S = 5.0  # a service that answered for so long and is lost again is probed soon
 BACK = 0.5  # per second, while it does not answer well
 WELL_SHARE = 0.5  # of what it answers usually
 LOST, LOST_CHANCE = 3, 0.01  # failures, and no success, end a ramp; more of them where they are usual
@@ -44,12 +46,16 @@ class Ramp:
     elapsed_s: float  # since it began
     good: int = 0  # requests since the last step
     bad: int = 0
-    growing: bool = False  # more documents wait than at the last step, although some were lent
+    arriving_per_s: float = 0.0  # documents that came to wait since the last step
 
     def lost(self, share: float = 1.0) -> bool:
         """Whether the service is away again, if it answers this share usually."""
         usual = math.log(LOST_CHANCE) / math.log(1 - 0.7 * share) if share < 1 else LOST
         return not self.good and self.bad >= max(LOST, usual)
+
+    def probes(self, probes: int) -> int:
+        """After so many, what counts when it is lost: few, if it answered for a while."""
+        return 0 if self.elapsed_s >= AGAIN_S else probes + 1
 
     def step(self, gone_s: float, nominal_per_s: float | None, share: float = 1.0) -> float:
         """What may be lent each second from now on, so long after the last step; `share`: what it answers usually."""
@@ -58,11 +64,13 @@ class Ramp:
             return max(START_PER_S, self.per_s * math.pow(BACK, gone_s))
         growth = GROWTH_UNKNOWN if nominal_per_s is None else GROWTH
         grown = min(self.per_s * math.pow(growth, gone_s), PER_S_MAX)
-        if nominal_per_s is None or (self.growing and self.good):
+        if nominal_per_s is None:
             return grown
         late_s = self.elapsed_s - LIFTED_S if self.good else 0.0
         lifted = math.pow(2, min(max(0.0, late_s) / LIFT_S, EXPONENT_MAX))
-        return min(grown, max(self.per_s, START_PER_S, OVER * nominal_per_s * lifted))
+        behind = self.good and self.arriving_per_s > self.per_s
+        beyond = self.per_s * math.pow(BEHIND, gone_s) if behind else self.per_s
+        return min(grown, max(beyond, START_PER_S, OVER * nominal_per_s * lifted))
 
 
 def turns(per_s: float, since_ms: int, now_ms: int) -> tuple[int, int]:

@@ -31,8 +31,7 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
     before = Pace.from_text(paced)
-    away = down_ms is not None and ramp_ms is None
-    pace = before if away else observe(before, _seen(report, before, tokens, rates), now_ms)
+    pace = before if down_ms is not None else observe(before, _seen(report, before, tokens, rates), now_ms)
     if pace.phase == "free" and before.phase != "free":
         tokens = TOKENS_MAX
     yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms, pace.to_text()))

@@ -148,12 +148,13 @@ def _ramp(
     """As many as may go now; whether no more than that are left, and none was lent."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
     behind = yield from _count_waiting(sql, held.name)
-    growing = 0 < held.ramp_waiting < behind
+    gone_s = max(0.1, (now_ms - lent_ms) / 1_000)
+    came = behind - held.ramp_waiting if held.ramp_waiting else 0
     elapsed_s = (now_ms - began_ms) / 1_000
-    ramp = Ramp(held.ramp_per_s or 1.0, elapsed_s, held.ramp_good, held.ramp_bad, growing)
+    ramp = Ramp(held.ramp_per_s or 1.0, elapsed_s, held.ramp_good, held.ramp_bad, max(0.0, came / gone_s))
     share = Pace.from_text(held.pace).share
     if ramp.lost(share):
-        probes = held.probes + 1
+        probes = ramp.probes(held.probes)
         yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
         yield from _recall(sql, counting, held.name)
         return 0, False
@@ -173,7 +174,7 @@ def _ramp(
     yield from _lend(sql, now_ms, counting, held.name, found)
     # a failure or two that nothing answers to are remembered: the next may show that the service is away again
     bad = held.ramp_bad if not held.ramp_good else 0
-    ramped = (held.name, per_s, began_ms, paid_ms, 0, bad, behind)
+    ramped = (held.name, per_s, began_ms, paid_ms, 0, bad, max(0, behind - len(found)))
     yield Query(sql.DEPENDENCY_RAMP, ramped)
     return len(found), False
 
