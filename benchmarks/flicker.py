@@ -323,9 +323,7 @@ def tenants(store_name: str, store: str, url: str, directory: Path) -> None:
                 waits.append(time.time() - began_s)
                 time.sleep(0.1)
             found.append(statistics.quantiles(waits, n=20))
-            trial.app._call(trial.app.service.store.pause("default", True))
-        for path in directory.glob("perdure.db*"):
-            path.unlink()
+            trial.drain()
     told = [f"median {q[9] * 1000:.0f} ms, p95 {q[18] * 1000:.0f} ms" for q in found]
     print(
         f"tenants   {store_name:9} beside a healthy service {told[0]}; beside 50 % failures {told[1]}",

@@ -17,6 +17,8 @@ EPOCH_S, MEMORY_S = 2.0, 5.0
 BAD_LEAST, BAD_SHARE = 2, 0.5
 #: With a limit: it is cut when more than this share of what is expected fails, and grows while it is at most that.
 CUT_SHARE, CALM_SHARE = 0.15, 0.1
+#: Who knows only what it saw itself sees little: it is slower to cut, and rises faster.
+CALM_ALONE = 0.2
 #: A cut leaves at most this, and at least `cut`; in between what the service answers.
 CUT_MOST = 0.95
 #: The first rise after a cut; each one after it is twice as much, up to `rise`.
@@ -98,7 +100,7 @@ class Limiter:
         least = (
             BAD_LEAST / self.share**4
         )  # the more failures are expected, the more it takes to notice others
-        wanted = self.share * (1 - (BAD_SHARE if self.rate is None else CUT_SHARE))
+        wanted = self.share * (1 - (CUT_SHARE if self.rate is not None and self.verdict_s else BAD_SHARE))
         if self.rate is None and self.verdict_s:
             least, wanted = max(least, CHOKED_LEAST), min(wanted, CHOKED_SHARE)
         if self._bad >= least and self.good <= wanted * (self.good + self._bad):
@@ -156,10 +158,11 @@ class Limiter:
 
     def _increase(self, now_s: float) -> None:
         with self._lock:
-            calm = self.good >= self.share * (1 - CALM_SHARE) * (self.good + self._bad)
+            calm_share = CALM_SHARE if self.verdict_s else CALM_ALONE
+            calm = self.good >= self.share * (1 - calm_share) * (self.good + self._bad)
             if self.rate is None or self.steady or not calm or now_s - self._changed_s < self.spacing_s:
                 return
-            self.rate *= 1 + self._step
+            self.rate *= 1 + self._step if self.verdict_s else self.rise
             self._step = min(self.rise - 1, 2 * self._step)
             self._changed(now_s)
             if self.rate > 2 * self._demand:
@@ -170,7 +173,7 @@ class Limiter:
             if self.steady or now_s - self._cut_s < self.spacing_s or now_s - self._began_s < self.verdict_s:
                 return
             answered = self.good / max(1, self.good + self._bad) / self.share
-            left = min(max(self.cut, answered), CUT_MOST)
+            left = min(max(self.cut, answered), CUT_MOST) if self.verdict_s else self.cut
             if self.rate is None:
                 self._measure(now_s)
                 self._began_s, left = now_s, self.cut
