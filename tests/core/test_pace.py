@@ -99,6 +99,20 @@ def test_a_verdict_that_was_wrong_is_corrected_by_what_comes_later() -> None:
     assert (pace.phase, pace.word) == ("free", "flickering")
 
 
+def test_an_acquittal_that_was_wrong_is_found_out_although_nothing_gets_worse() -> None:
+    fleet = Fleet(lambda asked: min(1.0, 20 / asked))
+    fleet.pace, fleet.epochs = Pace("free", fleet.now_ms, 0.3, acquitted=1), [fleet.now_ms] * 2
+    fleet.play(25)
+    assert "pressed" in fleet.phases
+
+
+def test_a_service_that_is_acquitted_again_and_again_is_tested_ever_more_rarely() -> None:
+    phases = Fleet(lambda asked: 0.5).play(300).phases
+    assert phases[:60].count("test") >= 3
+    assert phases[-60:].count("test") <= 6
+    assert phases.count("free") > 240
+
+
 def test_a_share_that_rises_is_noticed_and_one_that_falls_is_tested_again() -> None:
     fleet = Fleet(lambda asked: 0.5).play(15)
     low = fleet.pace.share
@@ -131,7 +145,9 @@ def test_a_test_that_cannot_decide_ends_by_what_is_likelier() -> None:
     assert pace.epoch - 1_000 <= TEST_MS + 3_000
 
 
-@given(st.none() | st.text() | st.just('["free"]') | st.just('["test", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]'))
+@given(
+    st.none() | st.text() | st.just('["free"]') | st.just('["test", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]')
+)
 def test_a_text_that_nobody_can_read_says_that_all_is_well(text: str | None) -> None:
     assert Pace.from_text(text) == CALM
 

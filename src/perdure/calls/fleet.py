@@ -23,6 +23,7 @@ from perdure.store.sql_store import SqlStore
 
 EVERY_S = 1.0
 LATELY_S = 5.0
+MIXED = -1
 _log = logging.getLogger("perdure.calls")
 
 
@@ -36,6 +37,7 @@ class Told:
     throttled: int = 0
     runs: int = 0
     tokens: float = 0.0
+    epoch: int = 0  # of the fleet's finding under which this was seen
 
 
 class Fleet:
@@ -87,11 +89,13 @@ class Fleet:
         before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
         if now == before and not d.troubled:
             return  # nothing happened and nothing is amiss
+        # what came back in the first second of a finding was asked before it
+        epoch = d.epoch if before.epoch == d.epoch else MIXED
         net = now.tokens - before.tokens
         report = Report(
             self.worker, now.requests - before.requests, now.successes - before.successes,
             now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
-            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs, epoch=d.epoch,
+            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs, epoch=epoch,
         )  # fmt: skip
         now_s = self.timing.clock()
         asked_per_s = report.requests / max(EVERY_S, min(now_s - self._shared_s.get(d.name, now_s), LATELY_S))
@@ -122,7 +126,7 @@ class Fleet:
 
 def told(d: Dependency) -> Told:
     """All that happened so far."""
-    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens)
+    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, d.epoch)
 
 
 def learn(

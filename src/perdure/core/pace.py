@@ -41,6 +41,9 @@ SETTLED_MS = 3_000
 HALF_LIFE_MS = 3_000
 #: Fewer tokens than this for retries begin a test; it is less where failures are expected.
 TOKENS_LOW = 5.0
+#: A verdict that it is not the load may be wrong, and then nothing shows it: it is tested again after this, and after
+#: twice as long each time, up to a bound.
+AGAIN_MS, AGAIN_TIMES_MAX = 10_000, 5
 #: What is expected after a test is a little less than what was seen: a test of a few results is not exact.
 MARGIN = 0.9
 #: Of a better share than expected this much is taken over, each second at most.
@@ -72,6 +75,7 @@ class Pace:
     bad: float = 0.0
     counted_ms: int = 0
     first_ms: int = 0  # of these
+    acquitted: int = 0  # times in a row
 
     @staticmethod
     def from_text(text: str | None) -> Pace:
@@ -147,10 +151,16 @@ def _free(pace: Pace, seen: Seen, now_ms: int) -> Pace:
         return pace if pace.bad >= 0.5 or pace.share < 1 else CALM
     if (better := _better(pace.seen)) > pace.share:
         share = pace.share + RISE * (better - pace.share)
-        pace = replace(pace, share=share if share < 0.95 else 1.0)
-    wanted = pace.seen < WELL and (seen.tokens < TOKENS_LOW * pace.share or seen.limited)
-    if wanted and (pace.good >= GOOD_LEAST or now_ms - pace.first_ms >= GOOD_MS):
-        return Pace("test", now_ms, pace.share, pace.good, pace.bad, pace.per_s)
+        well = share >= 0.95
+        pace = replace(pace, share=1.0 if well else share, acquitted=0 if well else pace.acquitted)
+    worse = seen.tokens < TOKENS_LOW * pace.share or seen.limited
+    doubtful = pace.acquitted and now_ms - pace.epoch >= AGAIN_MS * 2 ** min(
+        pace.acquitted - 1, AGAIN_TIMES_MAX
+    )
+    enough = pace.good >= GOOD_LEAST or now_ms - pace.first_ms >= GOOD_MS
+    if pace.seen < WELL and (worse or doubtful) and enough:
+        before = (pace.good, pace.bad, pace.per_s)
+        return Pace("test", now_ms, pace.share, *before, acquitted=pace.acquitted)
     return pace
 
 
@@ -165,10 +175,12 @@ def _judge(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     if evidence < (0 if late and pace.phase == "test" else -SURE):
         share = (pace.good_before + pace.good + 1) / (pace.good_before + pace.bad_before + results + 2)
         if share > AWAY:
-            return Pace("free", now_ms, MARGIN * share)
+            return Pace("free", now_ms, MARGIN * share, acquitted=pace.acquitted + 1)
     if pace.phase == "test" and (evidence > SURE or late):
         share = max(pace.share, _better(pace.seen))  # so much is answered when less is asked
-        return replace(pace, phase="pressed", epoch=now_ms, share=share, good=0.0, bad=0.0, first_ms=0)
+        return replace(
+            pace, phase="pressed", epoch=now_ms, share=share, good=0.0, bad=0.0, first_ms=0, acquitted=0
+        )
     if pace.phase == "pressed" and not seen.limited and now_ms - pace.epoch >= TEST_MS:
         return Pace("free", now_ms, pace.share)
     return pace
@@ -185,7 +197,7 @@ def _evidence(pace: Pace) -> float:
         share = step / STEPS
         before = _likely(share, pace.good_before, pace.bad_before)
         stays.append(before + _likely(share, pace.good, pace.bad))
-        rises.append(before + _likely(min(0.98, share / max(less, 0.05)), pace.good, pace.bad))
+        rises.append(before + _likely(max(share, min(0.95, share / max(less, 0.05))), pace.good, pace.bad))
     return max(rises) - max(stays)
 
 

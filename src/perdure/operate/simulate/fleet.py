@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from perdure.calls.fleet import Told, learn, told
+from perdure.calls.fleet import MIXED, Told, learn, told
 from perdure.calls.limiter import VERDICT_S
 from perdure.core.fleet import TOKENS_MAX, fleet_rate, tokens_left, usual
 from perdure.core.pace import CALM, Seen, observe
@@ -53,6 +53,7 @@ class Fleet:
         if now == before and not state.troubled and not self.down:
             return
         good, bad = now.successes - before.successes, now.failures - before.failures
+        epoch = state.epoch if before.epoch == state.epoch else MIXED
         rate, net = state.limiter.found(now_s), now.tokens - before.tokens
         self.rates[number] = (now_s, rate)
         rates = [limit for seen_s, limit in self.rates.values() if now_s - seen_s < RECENT_S]
@@ -62,9 +63,7 @@ class Fleet:
                 self.pace.phase == "pressed" and any(limit is not None for limit in rates)
             )
             phase = self.pace.phase
-            self.pace = observe(
-                self.pace, Seen(good, bad, state.epoch, self.tokens, limited), int(now_s * 1000)
-            )
+            self.pace = observe(self.pace, Seen(good, bad, epoch, self.tokens, limited), int(now_s * 1000))
             self.tokens = TOKENS_MAX if self.pace.phase == "free" != phase else self.tokens
         if self.ramp_s is not None:
             self.good, self.bad = self.good + good, self.bad + bad
