@@ -172,7 +172,7 @@ def _better(seen: float) -> float:
 def _judge(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     evidence, results = _evidence(pace), pace.good + pace.bad
     late = now_ms - pace.epoch >= TEST_MS and results >= TEST_RESULTS
-    if evidence < (0 if late and pace.phase == "test" else -SURE):
+    if evidence <= (0 if late and pace.phase == "test" else -SURE):
         share = (pace.good_before + pace.good + 1) / (pace.good_before + pace.bad_before + results + 2)
         if share > AWAY:
             return Pace("free", now_ms, MARGIN * share, acquitted=pace.acquitted + 1)
