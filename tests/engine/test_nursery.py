@@ -193,11 +193,18 @@ def test_a_frozen_nursery_does_not_hold_up_a_kill(monkeypatch: pytest.MonkeyPatc
         async with nursery() as cells:
             await cells.warm()
 
-            def freeze(_pid: int) -> None:
+            async def freeze() -> None:
+                assert cells._host is not None
+                calls = cells._host.result().calls
+                # a cell that the nursery has not reported yet has no clock
+                while not any(call.began is not None for call in calls.values()):
+                    await asyncio.sleep(0.01)
                 os.kill(host_pid(cells), signal.SIGSTOP)
 
+            freezing = asyncio.create_task(freeze())
             with pytest.raises(CellOverdue):
-                await cells.run(f"{WORK}:sleeping", b"1000", unasked, Limits(wall_s=0.5), started=freeze)
+                await cells.run(f"{WORK}:sleeping", b"1000", unasked, Limits(wall_s=0.5))
+            await freezing
             assert await cells.run(f"{WORK}:echo", b"x", unasked, Limits()) == b"x"
 
     run(work())
