@@ -1,4 +1,4 @@
-"""Pages of documents go on after every document, whoever made its id."""
+"""Pages of documents go on after every document, also after one whose id another system made."""
 
 from __future__ import annotations
 
