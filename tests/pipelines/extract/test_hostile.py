@@ -211,7 +211,8 @@ def test_a_bomb_that_nobody_can_look_into_is_ended_by_its_cell(cells: Cells, tmp
 
 
 @pytest.mark.parametrize(
-    "header", ["Content-Type: text/plain; name*", "Content-Disposition: attachment; filename*"]
+    "header",
+    ["Content-Type: text/plain; name*", "Content-Disposition: attachment; filename*", "To: text /0\t\t<"],
 )
 def test_parameters_that_break_the_parser_of_headers_do_not_break_a_message(
     tmp_path: Path, header: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from contextlib import suppress
 from email.message import EmailMessage, Message
 from email.parser import BytesParser
 from email.policy import EmailPolicy, compat32
@@ -32,11 +33,16 @@ class _Bounded(EmailPolicy):
         return name, value[:_HEADER_READ_MAX]
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
-        """Without its parameters if they break the parser (IndexError for `name*`)."""
-        try:
-            return super().header_fetch_parse(name, value)
-        except (IndexError, AttributeError, ValueError):
-            return self.header_factory(name, str(value).partition(";")[0])
+        """Without its parameters, or else as plain text, if the parser of the standard library breaks (IndexError)."""
+        plain = "" if name.lower().startswith("content-") else value
+        for known, text in (
+            (name, value),
+            (name, value.partition(";")[0]),
+            (name if not plain else "Subject", plain),
+        ):
+            with suppress(IndexError, AttributeError, ValueError):
+                return super().header_fetch_parse(known, text)
+        return self.header_factory("Subject", "")
 
 
 _POLICY = _Bounded()
