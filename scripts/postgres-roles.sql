@@ -36,7 +36,7 @@ GRANT SELECT, INSERT ON act TO perdure_worker, perdure_api;
 GRANT SELECT, INSERT, UPDATE, DELETE ON
   attempt, blob_head, blob_part, chunk, connection, counter, dead, delivery, dependency, dependency_worker, document,
   emitted, feed, flow, indexed, item, job, lane, once, outbox, queue, queue_time, retry_job, retry_metrics, saved,
-  served, slot, tally, turn, worker
+  metric, served, slot, tally, turn, worker
 TO perdure_worker, perdure_api;
 
 GRANT SELECT, UPDATE (place) ON webhook TO perdure_worker;

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from perdure.blocking import Administration
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.escalation import Escalation
@@ -39,7 +40,7 @@ from perdure.operate.retention import Retained
 from perdure.operate.sweeping import Sweep
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
-from perdure.service import AddOptions, AsyncPerdure
+from perdure.service import AddOptions, AsyncPerdure, ListOptions
 from perdure.settings import Settings
 from perdure.store.operations import Added
 from perdure.store.records import Act, Attempt, DependencyRecord, Hit, Kpi, LimitRecord, Status
@@ -50,7 +51,7 @@ __all__ = ["AsyncPerdure", "Perdure", "Summary"]
 NOT_OPEN = "the app is not open; use it inside `with Perdure(...) as app:`"
 
 
-class Perdure:
+class Perdure(Administration):
     """An app over one store. Inert until entered; `with` gives the plain form, `async with` the awaited one."""
 
     def __init__(
@@ -80,6 +81,8 @@ class Perdure:
 
     def __enter__(self) -> Perdure:
         stop_if_loading()
+        if self._portal is not None:
+            raise UsageError("the app is open already; make another one to use it twice", code="app_open")
         self._portal = Portal()
         try:
             self._call(self.service.start())
@@ -110,8 +113,9 @@ class Perdure:
     def add(self, *, pipeline: Pipeline | str, **options: Unpack[AddOptions]) -> Added:
         """Take a document in: exactly one of text, url, data, json and path. Durable when this returns.
 
-        What is there already is answered by `exists`. A URL that was processed before is fetched again (`requeued`);
-        something else under a known `key` takes the place of what was there (`refreshed`, else `unchanged`).
+        A document that is there already is answered by `exists`, with its `state`. A dead one starts again, and a URL
+        that was processed before is fetched again (`requeued`); something else under a known `key` takes the place of
+        the old content (`refreshed`, else `unchanged`).
         """
         return self._call(self.service.add(pipeline=pipeline, **options))
 
@@ -119,26 +123,18 @@ class Perdure:
         """Take many documents in, hundreds to a transaction; the answers in order."""
         return self._call(self.service.add_many(entries, pipeline=pipeline))
 
-    def status(self, document_id: str, org: str | None = None) -> Status:
-        """Where the document stands; DocumentUnknown."""
-        return self._call(self.service.status(document_id, org))
+    def status(self, document_id: str, org: str | None = None, words: str | None = None) -> Status:
+        """Where the document stands; with `words` (`bullmq`, `images`) in the words of that system. DocumentUnknown.
+        An id may be abbreviated to 6 characters or more that tell it apart, here and wherever one is taken."""
+        return self._call(self.service.status(document_id, org, words))
 
-    def documents(
-        self, *, state: str | None = None, org: str | None = None, collection: str | None = None,
-        pipeline: str | None = None, name: str | None = None, after: str | None = None, limit: int = 100,
-    ) -> list[Status]:  # fmt: skip
-        """Documents, newest first; `state` takes the words of other systems too, `name` any part of it, `after` an id
-        to go on from."""
-        found = self.service.documents(
-            state=state,
-            org=org,
-            collection=collection,
-            pipeline=pipeline,
-            name=name,
-            after=after,
-            limit=limit,
-        )
-        return self._call(found)
+    def documents(self, **which: Unpack[ListOptions]) -> list[Status]:
+        """Documents, those that came last first. `state` takes the words of other systems too, `name` any part of it,
+        `after` the `place` (or the id) of the last one of the page before.
+
+        documents(state="failed", created_after=datetime(2030, 1, 1, tzinfo=UTC))
+        """
+        return self._call(self.service.documents(**which))
 
     def overview(self) -> dict[str, Any]:
         """The whole store at one moment, what needs a person first; `operate.status` says which keys there are."""
@@ -264,14 +260,15 @@ class Perdure:
         return self._call(self.service.requeue_dead(ids, how=how, **which))
 
     def export(
-        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, **which: Unpack[DeadOptions]
+        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, reason: str = "",
+        **which: Unpack[DeadOptions],
     ) -> Exported:  # fmt: skip
         """Write dead documents with content and history to a file of JSON lines (.gz: compressed)."""
-        return self._call(self.service.export(target, ids, who=who, **which))
+        return self._call(self.service.export(target, ids, who=who, reason=reason, **which))
 
-    def import_(self, source: str | Path, *, who: str | None = None) -> Imported:
+    def import_(self, source: str | Path, *, who: str | None = None, reason: str = "") -> Imported:
         """Bring back what `export` wrote: dead, with its history, ready to be requeued."""
-        return self._call(self.service.import_(source, who=who))
+        return self._call(self.service.import_(source, who=who, reason=reason))
 
     def purge(
         self, ids: Sequence[str] = (), *, export: str | Path | None, reason: str = "", who: str | None = None,
@@ -316,9 +313,12 @@ class Perdure:
         """Claim from the queue again."""
         self._call(self.service.resume(queue, reason=reason, who=who))
 
-    def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
-        """Hold every document whose next stage needs the dependency."""
-        self._call(self.service.hold(dependency, reason, who=who))
+    def hold(
+        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = True
+    ) -> None:
+        """Hold every document whose next stage needs the dependency. Raises: InputInvalid, if it is unknown and not
+        `new`."""
+        self._call(self.service.hold(dependency, reason, who=who, new=new))
 
     def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
         """Let held documents go on."""
@@ -334,11 +334,12 @@ class Perdure:
 
     def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
-        who: str | None = None,
+        who: str | None = None, new: bool = True,
     ) -> None:  # fmt: skip
-        """Bound how many documents with this concurrency key run at once, and how many start per second."""
+        """Bound how many documents with this concurrency key run at once, and how many start per second. Raises:
+        InputInvalid, if no document has or had the key and it is not `new`."""
         asked = self.service.limit(
-            key, concurrency=concurrency, rate_per_s=rate_per_s, reason=reason, who=who
+            key, concurrency=concurrency, rate_per_s=rate_per_s, reason=reason, who=who, new=new
         )
         self._call(asked)
 
@@ -364,14 +365,16 @@ class Perdure:
         recount: bool = False,
         progress: Callable[[Progress], None] | None = None,
         who: str | None = None,
+        reason: str = "",
     ) -> Audit:
         """Whether all that was accepted is there and belongs together; `recount` counts anew first, and changes
         counters, nothing else. `progress` is told, in another thread, what is being looked at."""
-        return self._call(self.service.audit(recount=recount, progress=progress, who=who))
+        return self._call(self.service.audit(recount=recount, progress=progress, who=who, reason=reason))
 
-    def sweep(self) -> Sweep:
-        """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""
-        return self._call(self.service.sweep())
+    def sweep(self, *, reason: str = "", who: str | None = None) -> Sweep:
+        """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too.
+        With `reason` or `who` it is in the trail."""
+        return self._call(self.service.sweep(reason=reason, who=who))
 
     def acts(
         self, *, who: str | None = None, verb: str | None = None, target: str | None = None,

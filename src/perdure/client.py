@@ -21,6 +21,7 @@ import io
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -44,11 +45,11 @@ from perdure.api.views import (
 )
 from perdure.app import Portal
 from perdure.calls import FullJitter, Policy
-from perdure.errors import InputInvalid, PerdureError
+from perdure.core.state_words import ENDED
+from perdure.errors import InputInvalid, PerdureError, address_shown
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-ENDED = frozenset({"done", "dead", "cancelled"})
 WAIT_S = (0.1, 0.2, 0.4, 0.8, 1.5, 2.0)
 
 
@@ -94,6 +95,7 @@ class AsyncClient:
         self, url: str = "http://127.0.0.1:3001", *, key: str | None = None, timeout_s: float = 60.0, retries: int = 5,
     ) -> None:  # fmt: skip
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._address = address_shown(url)
         self._http = httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout_s)
         self._policy = Policy(
             f"perdure-{uuid.uuid4().hex[:8]}",
@@ -120,6 +122,7 @@ class AsyncClient:
     ) -> Taken:  # fmt: skip
         """Take a document in: one of url, text, data and path. `once` is its idempotency key, made up if not given;
         `on_progress` is told of bytes sent, and of how many there are."""
+        _one_of(url=url, text=text, data=data, path=path)
         headers = {"Idempotency-Key": once or uuid.uuid4().hex}
         if path is None and data is None:
             body = {"url": url, "text": text, **options}
@@ -127,7 +130,7 @@ class AsyncClient:
             return Taken.model_validate(await self._ask("POST", "/v3/documents", **asked))
         upload = _Upload(data, Path(path) if path is not None else None, on_progress)
         form = {k: json.dumps(v) if k == "meta" else str(v) for k, v in options.items() if v is not None}
-        sent = _told(self._policy.acall(self._send_file, upload, form, headers))
+        sent = self._told(self._policy.acall(self._send_file, upload, form, headers))
         return Taken.model_validate(await sent)
 
     async def add_many(self, documents: Sequence[dict[str, Any]], *, once: str | None = None) -> list[Taken]:
@@ -137,12 +140,14 @@ class AsyncClient:
         found = await self._ask("POST", "/v3/documents/bulk", json=body, headers=headers)
         return TakenAll.model_validate(found).documents
 
-    async def get(self, document_id: str) -> DocumentDetail:
-        """Where the document stands."""
-        return DocumentDetail.model_validate(await self._ask("GET", _path(document_id)))
+    async def get(self, document_id: str, *, words: str | None = None) -> DocumentDetail:
+        """Where the document stands; `words` names a system (`bullmq`, `images`) whose words its state is in."""
+        asked = _query(words=words)
+        return DocumentDetail.model_validate(await self._ask("GET", _path(document_id), params=asked))
 
     async def documents(self, **filters: Any) -> AsyncIterator[DocumentView]:
-        """All documents that fit, newest first, page by page."""
+        """All documents that fit, those that came last first; filters as `GET /v3/documents` takes them."""
+        filters = _query(**filters)
         after: str | None = None
         while True:
             asked = filters if after is None else {**filters, "after": after}
@@ -152,18 +157,20 @@ class AsyncClient:
             if (after := page.next) is None:
                 return
 
-    async def wait(self, document_id: str, timeout_s: float = 300.0) -> DocumentDetail:
+    async def wait(
+        self, document_id: str, timeout_s: float = 300.0, *, words: str | None = None
+    ) -> DocumentDetail:
         """The document once it has ended; NotEnded if that takes longer."""
         loop, n = asyncio.get_running_loop(), 0
         until_s = loop.time() + timeout_s
         while True:
-            found = await self.get(document_id)
-            if found.status in ENDED:
+            found = await self.get(document_id, words=words)
+            if found.state in ENDED:
                 return found
             pause_s = WAIT_S[min(n, len(WAIT_S) - 1)]
             if loop.time() + pause_s > until_s:
                 raise NotEnded(
-                    f"document {document_id} is {found.status} after {timeout_s:g} s; it goes on, wait longer"
+                    f"document {document_id} is {found.state} after {timeout_s:g} s; it goes on, wait longer"
                 )
             n += 1
             await asyncio.sleep(pause_s)
@@ -187,9 +194,26 @@ class AsyncClient:
         asked = {"json": {"reason": reason}}
         return Acted.model_validate(await self._ask("POST", _path(document_id, "cancel"), **asked))
 
+    async def delete(self, document_id: str, *, cancel: bool = False, reason: str = "") -> Acted:
+        """Delete a document that has ended, with everything that is its own; with `cancel` one in progress is ended
+        first."""
+        sent, asked = 0, {"cancel": str(cancel).lower(), "reason": reason}
+
+        async def send() -> Any:
+            nonlocal sent
+            sent += 1
+            return _read(await self._http.request("DELETE", _path(document_id), params=asked))
+
+        try:
+            return Acted.model_validate(await self._told(self._policy.acall(send)))
+        except ApiError as error:
+            if error.code != "document_unknown" or sent == 1:
+                raise
+            return Acted(id=document_id, answer="purged")  # by a request whose answer was lost
+
     async def search(self, query: str, **filters: Any) -> list[HitView]:
         """The passages that fit best."""
-        found = await self._ask("GET", "/v3/search", params={"q": query, **filters})
+        found = await self._ask("GET", "/v3/search", params=_query(q=query, **filters))
         return Hits.model_validate(found).hits
 
     async def request(self, method: str, path: str, **asked: Any) -> Any:
@@ -202,7 +226,18 @@ class AsyncClient:
         async def send() -> Any:
             return _read(await self._http.request(method, path, **asked))
 
-        return await _told(self._policy.acall(send))
+        return await self._told(self._policy.acall(send))
+
+    async def _told(self, asked: Coroutine[Any, Any, T]) -> T:
+        """The answer; ApiError or ServerUnreachable instead of HTTP's own."""
+        try:
+            return await asked
+        except httpx2.HTTPStatusError as error:
+            raise _refusal(error.response, self._address) from None
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise ServerUnreachable(
+                f"no answer from {self._address} ({error or type(error).__name__}); check the address and that it runs"
+            ) from error
 
     async def _send_file(self, upload: _Upload, form: dict[str, str], headers: dict[str, str]) -> Any:
         with upload.open() as file:
@@ -211,21 +246,26 @@ class AsyncClient:
         return _read(answer)
 
 
+def _one_of(**given: object) -> None:
+    """Raises: InputInvalid, unless exactly one is given."""
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(named) or "nothing"
+        raise InputInvalid(f"hand in exactly one of {', '.join(given)}; got {got}")
+
+
+def _query(**given: Any) -> dict[str, Any]:
+    """What is given, as a query writes it."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
 def _path(document_id: str, *verb: str) -> str:
     """Where a document is; whatever its id is made of, it leads nowhere else."""
     return "/".join(("/v3/documents", quote(document_id, safe="").replace(".", "%2E"), *verb))
-
-
-async def _told(asked: Coroutine[Any, Any, T]) -> T:
-    """The answer; ApiError or ServerUnreachable instead of HTTP's own."""
-    try:
-        return await asked
-    except httpx2.HTTPStatusError as error:
-        raise _refusal(error.response) from None
-    except httpx2.TransportError as error:
-        raise ServerUnreachable(
-            f"the server does not answer ({error or type(error).__name__}); check the address and that it runs"
-        ) from error
 
 
 def _read(answer: httpx2.Response) -> Any:
@@ -234,14 +274,13 @@ def _read(answer: httpx2.Response) -> Any:
     raise httpx2.HTTPStatusError(f"answered {answer.status_code}", request=answer.request, response=answer)
 
 
-def _refusal(answer: httpx2.Response) -> ApiError:
+def _refusal(answer: httpx2.Response, address: str) -> ApiError:
     try:
         said = answer.json()
-        return ApiError(answer.status_code, str(said["code"]), str(said["detail"]))
+        return ApiError(answer.status_code, str(said["code"]), f"{said['detail']} (from {address})")
     except (ValueError, KeyError, TypeError):
-        return ApiError(
-            answer.status_code, "unexpected", answer.text[:300] or f"answered {answer.status_code}"
-        )
+        told = f"{address} answered {answer.status_code}; is it a Perdure server? {answer.text[:300]}"
+        return ApiError(answer.status_code, "unexpected", told.rstrip())
 
 
 class _Upload:
@@ -335,21 +374,21 @@ class Client:
         """Up to 1,000 documents in one transaction; the answers are in order."""
         return self._portal.call(self._client.add_many(documents, once=once))
 
-    def get(self, document_id: str) -> DocumentDetail:
-        """Where the document stands."""
-        return self._portal.call(self._client.get(document_id))
+    def get(self, document_id: str, *, words: str | None = None) -> DocumentDetail:
+        """Where the document stands; `words` names a system in whose words its state is answered."""
+        return self._portal.call(self._client.get(document_id, words=words))
 
     def documents(self, **filters: Any) -> list[DocumentView]:
-        """All documents that fit, newest first."""
+        """All documents that fit, those that came last first; filters as `GET /v3/documents` takes them."""
 
         async def all_() -> list[DocumentView]:
             return [one async for one in self._client.documents(**filters)]
 
         return self._portal.call(all_())
 
-    def wait(self, document_id: str, timeout_s: float = 300.0) -> DocumentDetail:
+    def wait(self, document_id: str, timeout_s: float = 300.0, *, words: str | None = None) -> DocumentDetail:
         """The document once it has ended; NotEnded if that takes longer."""
-        return self._portal.call(self._client.wait(document_id, timeout_s))
+        return self._portal.call(self._client.wait(document_id, timeout_s, words=words))
 
     def attempts(self, document_id: str) -> list[AttemptView]:
         """Its history."""
@@ -366,6 +405,10 @@ class Client:
     def cancel(self, document_id: str, *, reason: str = "") -> Acted:
         """End a document now."""
         return self._portal.call(self._client.cancel(document_id, reason=reason))
+
+    def delete(self, document_id: str, *, cancel: bool = False, reason: str = "") -> Acted:
+        """Delete a document that has ended, with everything that is its own."""
+        return self._portal.call(self._client.delete(document_id, cancel=cancel, reason=reason))
 
     def search(self, query: str, **filters: Any) -> list[HitView]:
         """The passages that fit best."""

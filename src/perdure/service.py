@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from perdure.calls.addresses import check_url
 from perdure.calls.fleet import Fleet
+from perdure.calls.storage import StorageGuard
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.clock import Clock
 from perdure.core.derived import keys_of
 from perdure.core.events import Events, Listener
-from perdure.core.model import ONLY, ORG_DEFAULT, state_filter
+from perdure.core.model import ONLY, ORG_DEFAULT, State, state_filter
 from perdure.core.services import CHECKS
 from perdure.core.words import asked
 from perdure.engine import intake
@@ -36,25 +38,29 @@ from perdure.errors import (
     PipelineInvalid,
     SettingInvalid,
     StageUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
     UsageError,
 )
 from perdure.operate.acts import Acting
 from perdure.operate.audit import Auditing
-from perdure.operate.choosing import DOCUMENT_ID, no_place
+from perdure.operate.choosing import no_place
 from perdure.operate.dead import DeadVerbs
-from perdure.operate.desk import or_only, stage_of
+from perdure.operate.desk import in_words, or_only, stage_of
 from perdure.operate.keys import KeyDesk
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
 from perdure.operate.retention import limits_of
 from perdure.operate.seeing import Seeing
 from perdure.operate.sweeping import Sweeping
 from perdure.operate.webhooks import WebhookDesk
-from perdure.settings import Settings, absolute_place, absolute_store, using
+from perdure.settings import WITHHELD, WITHHELD_SERVER, Settings, absolute_place, absolute_store, using
+from perdure.store.base import DataRefused
 from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
-from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Status
-from perdure.store.text import checked
+from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Place, Status
+from perdure.store.text import checked, reason_kept
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
 from perdure.watch.webhooks import Dispatcher
@@ -66,6 +72,7 @@ log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
 QUERY_S = 5.0  # that a query waits for its vector
+PAUSE_EVERY = 20  # documents of one transaction that are made ready at one go
 
 
 class AddOptions(TypedDict, total=False):
@@ -88,6 +95,31 @@ class AddOptions(TypedDict, total=False):
     backoff_s: float
     key: str
     dedupe: bool
+
+
+class ListOptions(TypedDict, total=False):
+    """Which documents `documents` lists: all that is given must hold."""
+
+    state: str | None  # a state, or a word of other systems for some
+    status: str | None  # the same, as others call it
+    org: str | None
+    collection: str | None
+    pipeline: str | None
+    name: str | None  # any part of it
+    created_after: datetime | None  # at that time or later
+    created_before: datetime | None
+    finished_after: datetime | None  # at that time or later
+    finished_before: datetime | None
+    words: str | None  # of the system in whose words states are answered
+    after: str | None  # `Status.place` of the last one of the page before, or its id
+    limit: int
+
+
+class EncodedOptions(AddOptions, total=False):
+    """The same from a door that has encoded content and metadata already, as they are stored."""
+
+    content: intake.Content
+    meta_json: bytes
 
 
 class AsyncPerdure(
@@ -146,9 +178,10 @@ class AsyncPerdure(
         """A store and blobs that were not opened yet: what was closed cannot be opened again."""
         with using(self.settings):  # new files get the mode that is set
             self.store = open_store(self.url, self.clock, self.settings.direct_url)
-            blobs = open_blobs(self._blobs_url, self._blobs_beside)
+            blobs = open_blobs(self._blobs_url, self._blobs_beside, StorageGuard)
         self.store.vector_room_bytes = self.settings.search_memory_mb << 20
         self.store.vectors_by = self.settings.vectors
+        self.store.flusher.large_bytes = self.settings.large_bytes
         self.store.events = self.events
         self.blobs = CheckedBlobs(self.store, blobs)
         self._closed = False
@@ -162,6 +195,12 @@ class AsyncPerdure(
 
     async def start(self) -> None:
         """Open the store and make our queues and lanes known."""
+        if self.url in (WITHHELD, WITHHELD_SERVER):
+            raise SettingInvalid(
+                "processes of isolated stages do not know the store; return rows and jobs instead of opening it, "
+                "or name PERDURE_STORE in PERDURE_CELL_ENV",
+                code="store_withheld",
+            )
         if self._closed:
             self._connect()
         self._working, self._stopping = asyncio.Lock(), asyncio.Event()  # of the loop that we run in now
@@ -171,15 +210,27 @@ class AsyncPerdure(
                 logging.getLogger("perdure.store").warning(
                     "other users can use the files of the store; run: %s", command
                 )
-            await self.blobs.check_if_reachable()
-            with using(self.given):
-                lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
-            await self.store.declare(self.queues, sorted(lanes))
+            if not self.store.only_looks:
+                await self.blobs.check_if_reachable()
+                with using(self.given):
+                    lanes = {stage.lane for p in self.pipelines.values() for stage in p.stages} | {""}
+                await self.store.declare(self.queues, sorted(lanes))
+                await self._create_tables()
         except BaseException:
             self._closed = True  # what was begun belongs to this loop; the next start may come from another
             with suppress(Exception):
                 await self.store.close()
             raise
+
+    async def _create_tables(self) -> None:
+        for pipeline in self.pipelines.values():
+            if pipeline.tables:
+                try:
+                    await self.store.create_tables(pipeline.tables)
+                except (StoreBusy, StoreUnavailable):
+                    raise
+                except (StoreError, DataRefused) as error:
+                    raise PipelineInvalid(f"the tables of pipeline {pipeline.name}: {error}") from error
 
     async def work(self, worker: int, slate: Slate, nursery: Nursery) -> None:
         """Claim and run until `stop`, and share with all other workers what the calls of stages learn of services."""
@@ -228,12 +279,17 @@ class AsyncPerdure(
         return await self._known((await self.store.add([document]))[0], document)
 
     async def add_once(
-        self, entries: Iterable[tuple[Pipeline | str, AddOptions]], once: Once | None = None, called: str = ""
+        self,
+        entries: Iterable[tuple[Pipeline | str, AddOptions]],
+        once: Once | None = None,
+        called: str = "",
     ) -> list[Added]:
         """Take documents in, all in one transaction; under a key only the first time. Pipeline `auto`: by content.
         `called`: how the caller calls the list, for errors that name an entry."""
         new = []
         for number, (pipeline, options) in enumerate(entries):
+            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+                await asyncio.sleep(0)  # others want an answer, too
             with intake.naming(called and f"{called}.{number}"):
                 new.append(await self._receive(options, *self._route(pipeline, options)))
         if once is None:
@@ -250,7 +306,11 @@ class AsyncPerdure(
             return pipeline, {}
         from perdure.pipelines.routing import routed  # heavy, and not everybody asks for it
 
-        name, found = routed(options, self.pipelines)
+        entry = dict(options)
+        content = entry.get("content")
+        if isinstance(content, intake.Content) and content.kind == "bytes":
+            entry["path" if isinstance(content.data, Path) else "data"] = content.data
+        name, found = routed(entry, self.pipelines)
         more: AddOptions = {}
         more.update(found)  # type: ignore[typeddict-item]
         return or_only(self.pipelines, name), more
@@ -270,33 +330,34 @@ class AsyncPerdure(
         return [await self._known(answer, new) for answer, new in zip(added, batch, strict=True)]
 
     async def _known(self, added: Added, new: NewDocument) -> Added:
-        """What was there already: a URL is fetched again, and what has a key may have other content by now. If it is
-        purged before that, the document is added after all."""
-        if added.answer != "exists" or not new.may_change:
+        """What was there already: a dead document starts again, a URL is fetched again, and what has a key may have
+        other content by now. If it is purged before that, the document is added after all."""
+        dead = added.state == "dead"
+        if added.answer != "exists" or not (new.may_change or dead):
             return added
         known = await self.store.document(new.org, added.id)
         if known is None:
             return await self._known((await self.store.add([new]))[0], new)
         same = (known.kind, known.content_hash) == (new.kind, new.content_hash)
-        if same and new.kind != "url":
-            return Added(added.id, "unchanged")
-        first = f"{new.job.stage}{ONLY}" if same else None
+        if same and new.kind != "url" and not dead:
+            return replace(added, answer="unchanged")
+        first = f"{new.job.stage}{ONLY}" if same and new.kind == "url" else None
         content = None if same else replace(new, name=new.name or known.name)
         name = new.name if same and intake.is_named(new) else None
-        answer = await self.store.requeue(
-            Requeue(new.org, added.id, new.job, first, self._who(), "added again", content, name=name)
-        )
+        again = Requeue(new.org, added.id, new.job, first, self._who(), "added again", content, name=name)
+        answer = await self.store.requeue(replace(again, dead_only=same and new.kind != "url"))
         if answer == "requeued":
-            return Added(added.id, answer if same else "refreshed")
-        if await self.store.document(new.org, added.id) is None:
+            return replace(added, answer=answer if same else "refreshed")
+        status = await self.store.status(new.org, added.id)
+        if status is None:
             return await self._known((await self.store.add([new]))[0], new)
-        return added
+        return replace(added, state=status.state)  # another caller was first
 
     async def _receive(
         self, options: AddOptions, pipeline: Pipeline | str, found: AddOptions | None = None
     ) -> NewDocument:
         options = {**options, **(found or {})}
-        unknown = set(options) - set(AddOptions.__annotations__)
+        unknown = set(options) - set(EncodedOptions.__annotations__)
         if unknown:
             raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
         if options.get("url") is not None:
@@ -312,29 +373,42 @@ class AsyncPerdure(
         except Permanent as refused:
             raise InputInvalid(str(refused), code=refused.code) from None
 
-    async def documents(
-        self, *, state: str | None = None, org: str | None = None, collection: str | None = None,
-        pipeline: str | None = None, name: str | None = None, after: str | None = None, limit: int = 100,
-    ) -> list[Status]:  # fmt: skip
-        wanted, stage = None, None
-        if state is not None:
-            try:
-                wanted, stage = state_filter(state)
-            except ValueError as error:
-                raise InputInvalid(str(error), code="state_unknown") from None
-        # an import keeps the ids of another system, which may have any form
-        if after is not None and not DOCUMENT_ID.fullmatch(after) and not await self._is_there(after, org):
-            raise no_place()
-        return await self.store.documents(org, wanted, after, limit, stage, collection, pipeline, name)
+    async def documents(self, **which: Unpack[ListOptions]) -> list[Status]:
+        options = await self._listed(which)
+        return in_words(await self.store.documents(**options), which.get("words"))
 
-    async def _is_there(self, document_id: str, org: str | None) -> bool:
+    async def _listed(self, which: ListOptions) -> dict[str, Any]:
+        """The options as the store takes them. Raises: InputInvalid."""
+        state, status, after = which.get("state"), which.get("status"), which.get("after")
+        if state is not None and status is not None and state != status:
+            raise InputInvalid(f"state and status are one word, but they are {state!r} and {status!r} here")
+        found: dict[str, Any] = {
+            name: which.get(name)
+            for name in ("org", "collection", "pipeline", "name", "limit")
+            if name in which
+        }
+        if (word := state if state is not None else status) is not None:
+            found["state"], found["stage"] = _states(word)
+        for name in ("created", "finished"):
+            found[f"{name}_from_ms"] = _moment(which, f"{name}_after")
+            found[f"{name}_to_ms"] = _moment(which, f"{name}_before")
+        if after is not None:
+            found["after"] = await self._place(after, which.get("org"))
+        return found
+
+    async def _place(self, after: str, org: str | None) -> str:
+        """A place in the list, which an id names as well while its document is there."""
         try:
-            return bool(await self.status(document_id, org))
+            return str(Place.of(after))
+        except ValueError:
+            pass
+        try:
+            return (await self.status(after, org)).place
         except DocumentUnknown:
-            return False
+            raise no_place() from None
 
     async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
-        return await self.store.attempts(await self._org(document_id, org), document_id)
+        return await self.store.attempts(*await self._key(document_id, org))
 
     async def output(
         self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
@@ -344,12 +418,12 @@ class AsyncPerdure(
         defined = stage_of(found, stage)
         saves = [
             save
-            for save in await self.store.saves(status.org, document_id, found.name)
+            for save in await self.store.saves(status.org, status.id, found.name)
             if save.stage in (defined.name, defined.was)
         ]
         if not saves:
             raise StageUnknown(
-                f"stage {stage} of document {document_id} is not saved; it is {status.state}",
+                f"stage {stage} of document {status.id} is not saved; it is {status.state}",
                 code="not_saved",
             )
         raw = saves[-1].inline if saves[-1].blob is None else await self.blobs.get(saves[-1].blob)
@@ -358,16 +432,16 @@ class AsyncPerdure(
     async def rows(
         self, document_id: str, name: str, org: str | None = None
     ) -> list[tuple[dict[str, Any], Any]]:
-        found = await self.store.rows(await self._org(document_id, org), document_id, name)
+        found = await self.store.rows(*await self._key(document_id, org), name)
         return [(json.loads(key), json.loads(data)) for key, data in found]
 
     async def chunks(self, document_id: str, org: str | None = None) -> list[Chunk]:
-        return await self.store.chunks(await self._org(document_id, org), document_id)
+        return await self.store.chunks(*await self._key(document_id, org))
 
     async def connections(
         self, document_id: str, chunk_id: str | None = None, org: str | None = None
     ) -> list[Connection]:
-        return await self.store.connections(await self._org(document_id, org), document_id, chunk_id)
+        return await self.store.connections(*await self._key(document_id, org), chunk_id)
 
     async def search(
         self, query: str, *, org: str | None = None, collection: str | None = None, document: str | None = None,
@@ -375,7 +449,7 @@ class AsyncPerdure(
     ) -> list[Hit]:  # fmt: skip
         whose = checked(org or ORG_DEFAULT, "the organisation")
         if document is not None:
-            await self.status(checked(document, "the id"), whose)
+            document = (await self.status(checked(document, "the id"), whose)).id
         by_words_alone = not query.strip() or asked(query).quoted
         vector = None if by_words_alone else await self._vector(query)  # which may cost money
         return await self.store.search(
@@ -431,8 +505,8 @@ class AsyncPerdure(
     async def _answered(
         self, document_id: str, token: int | str, org: str | None, job: str | None
     ) -> Answered:
-        found = await self._org(document_id, org)
-        return answered({"document_id": document_id, "token": token, "org": found, "job": job})
+        found, id_ = await self._key(document_id, org)
+        return answered({"document_id": id_, "token": token, "org": found, "job": job})
 
     # --- operators -------------------------------------------------------------------------------
 
@@ -443,8 +517,8 @@ class AsyncPerdure(
         """`rerun` page by page, for whoever shows how far it is or wants to stop it."""
         pipeline = self._pipeline(options["pipeline"])
         stage, conditions = stage_of(pipeline, options["from_stage"]), Conditions(options["where"])
-        reason, limit, who = options.get("reason", ""), options.get("limit"), self._who(options.get("who"))
-        checked(reason, "the reason")
+        reason, limit = reason_kept(options.get("reason", "")), options.get("limit")
+        who = self._who(options.get("who"))
         if limit is not None and limit < 1:
             raise InputInvalid(f"limit must be at least 1, not {limit}")
 
@@ -472,23 +546,43 @@ class AsyncPerdure(
     def measure(self, board: Board | None = None) -> Scrape:
         """Count what happens here from now on; what that and the store say, for whoever shows metrics."""
         from perdure.watch.serve import Scrape
+        from perdure.watch.shared_counters import SharedCounters
 
         if self.meter is None:
             self.meter = Meter(board or Board.private(), self.events)
             self.meter.know(self.pipelines.values())
         if self._scrape is None or self._scrape.store is not self.store:
-            self._scrape = Scrape((self.meter.board,), self.store)
+            boards = (self.meter.board,)
+            self._scrape = Scrape(boards, self.store, SharedCounters(boards, self.store))
         return self._scrape
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self.events.subscribe(listener)
 
 
+def _states(word: str) -> tuple[list[str], str | None]:
+    try:
+        states, stage = state_filter(word)
+    except ValueError as error:
+        raise InputInvalid(str(error), code="state_unknown") from None
+    return sorted({str(State.QUEUED if state is State.PARKED else state) for state in states}), stage
+
+
+def _moment(which: ListOptions, name: str) -> int | None:
+    """A time of the options in milliseconds, of a part of one the next. Raises: InputInvalid."""
+    at: object = which.get(name)
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise InputInvalid(f"{name} takes a time with a time zone, not {at!r}")
+    return math.ceil(at.timestamp() * 1000)
+
+
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
     found: dict[str, Pipeline] = {}
     for pipeline in _with_follow_ups(pipelines):
         pipeline.check(types=True)
-        if pipeline.module is None and any(stage.isolate for stage in pipeline.stages):
+        if pipeline.module is None and any(stage.wants_cells for stage in pipeline.stages):
             raise PipelineInvalid(
                 f"pipeline {pipeline.name} has isolated stages but is not defined in a file; move it into a module"
             )

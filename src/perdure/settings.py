@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +26,22 @@ OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
 SECRETS = ("embed_key", "summary_key", "vision_key", "rabbitmq_password", "secret_key")
 SECRETS_OF_OTHERS = ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 EMBEDDERS = ("auto", "wordllama", "hashing")
+OPENAI = "https://api.openai.com/v1"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+#: Variables that the presets of `perdure.calls` read.
+PRESETS = tuple(
+    f"{service}_RETRY_{number}"
+    for service in ("OPENAI", "GOOGLE_VISION", "STORAGE")
+    for number in ("MAX", "BASE_MS", "MAX_BACKOFF_MS")
+)
+#: Beginnings that are ours alone: each such variable is a setting or a mistake. Those after them are not for people.
+OURS = ("PERDURE_", "RETRY_JOB_")
+INTERNAL = ("PERDURE_TEST_", "PERDURE_DEMO_", "PERDURE_BENCH_", "PERDURE_MUTANT_", "PERDURE_CHILD")
+ALIKE, MUCH_ALIKE = 0.6, 0.84  # of all characters: enough for a hint, enough to say that ours was meant
 ADDRESSES = ("store", "direct_url", "blobs", "embedder", "summary_url", "vision_url", "pushgateway_url")
+#: In a process of an isolated stage, in the place of the store's address.
+WITHHELD = "sqlite:////dev/null/withheld"
+WITHHELD_SERVER = "postgresql://withheld.invalid/withheld"
 
 
 def absolute_store(url: str) -> str:
@@ -53,8 +70,17 @@ def embedder_named(kind: str) -> str:
         try:
             service_address(kind or "-")
         except ValueError:
-            raise ValueError(f"must be {', '.join(EMBEDDERS)} or a URL such as https://host/v1") from None
+            words = f"must be {', '.join(EMBEDDERS)} or a URL such as https://host/v1"
+            raise ValueError(f"{words}; OpenAI's is {OPENAI}") from None
     return kind
+
+
+def level_named(level: str) -> str:
+    """The name of a log level, in capitals. Raises: ValueError."""
+    name = level.strip().upper()
+    if name not in LEVELS:
+        raise ValueError(f"must be one of {', '.join(LEVELS)}")
+    return name
 
 
 def _absolute(path: str) -> str:
@@ -84,6 +110,7 @@ class Settings(BaseSettings):
             hide(key)
         for name in ADDRESSES:
             hide_password(getattr(self, name))
+        warn_misspelt()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -113,8 +140,44 @@ class Settings(BaseSettings):
     concurrency: int = Field(
         default=3, ge=1, le=2000, description="How many documents a worker runs at a time."
     )
+    large_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=0,
+        description="From which size on a document is large and waits in a lane of its own; 0: none is.",
+    )
+    large_slots: int | None = Field(
+        default=None,
+        ge=0,
+        le=2000,
+        description="Slots beyond the concurrency for small documents beside large ones; by default half, at least 1.",
+    )
+    cells_memory_mb: int | None = Field(
+        default=None,
+        ge=1,
+        description="What the cells of a worker may take of memory together, by their limits; by default all there is.",
+    )
     grace_s: float = Field(
         default=10.0, ge=0, description="How long a stopping worker lets running stages finish."
+    )
+    loop_stall_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="How long a worker's event loop may stand still; then the worker is replaced. 0: for any time.",
+    )
+    stage_timeout_s: float = Field(
+        default=1_800.0,
+        ge=0,
+        description="How long a run of a stage may take that has neither timeout nor stall. 0: any time.",
+    )
+    stage_stall_s: float = Field(
+        default=1_800.0,
+        ge=0,
+        description="How long such a stage may show no progress. 0: any time.",
+    )
+    suspect_stall_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="How long a suspect may show no progress in a stage that has no limit at all.",
     )
     poll_s: float = Field(
         default=1.0, gt=0, description="How often an idle worker looks for work when nothing wakes it."
@@ -274,9 +337,18 @@ class Settings(BaseSettings):
         description="Attempts of a thread.",
     )
     metrics_port: int = Field(
-        default=0, ge=0, le=65_535, description="Where a worker serves /metrics; 0: nowhere."
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Where a worker serves /metrics, or at the next free port of 16; 0: a server shows its counters.",
     )
     metrics_host: str = Field(default="127.0.0.1", description="The address that it is served at.")
+    runbook_url: str = Field(
+        default="docs/runbooks/",
+        max_length=1_000,
+        pattern=r"^[^\s'\"]+$",
+        description="Where alert rules link to runbooks; {name} in it is the runbook's, else NAME.md is put behind it.",
+    )
     metrics_open: bool = Field(
         default=False,
         description="Whether the HTTP server shows /metrics to whoever reaches it, without a key.",
@@ -284,7 +356,7 @@ class Settings(BaseSettings):
     metrics_backend: Literal["none", "prometheus_pushgateway"] = Field(
         default="none",
         validation_alias="METRICS_BACKEND",
-        description="Where `perdure sweep --once`, which is gone before anybody asks it, brings its metrics.",
+        description="Where `perdure sweep`, which may be gone before anybody asks it, and workers bring metrics.",
     )
     pushgateway_url: str | None = Field(
         default=None,
@@ -337,7 +409,26 @@ class Settings(BaseSettings):
         default=None,
         description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",
     )
-    log_level: str = Field(default="INFO", description="The least severe log line that is written.")
+    sandbox: Literal["auto", "off", "require"] = Field(
+        default="auto",
+        description="Whether readers of files run without network and rights; require: no worker starts without.",
+    )
+    cell_env: str | None = Field(
+        default=None,
+        description="Variables that cells get in addition: names or patterns such as AWS_*, separated by commas.",
+    )
+    log_level: Annotated[str, AfterValidator(level_named)] = Field(
+        default="INFO", description="The least severe log line that is written."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto",
+        description="How log lines are written: json, text for people, or auto: text on a terminal.",
+    )
+
+    @property
+    def pushes(self) -> bool:
+        """Whether metrics are brought to a Pushgateway."""
+        return self.metrics_backend == "prometheus_pushgateway"
 
 
 def _wrong(name: str, value: object, why: str) -> str:
@@ -345,6 +436,40 @@ def _wrong(name: str, value: object, why: str) -> str:
     secret = name.lower() in SECRETS or name in map(variable, SECRETS)
     shown = "not shown" if secret else repr(address_shown(value) if isinstance(value, str) else value)
     return f"{variable(name)} is {shown}: {why}"
+
+
+def misspelt() -> list[tuple[str, str]]:
+    """Variables of the environment that look like settings and are none, each with the setting that was meant, if
+    any comes near."""
+    known = [*map(variable, Settings.model_fields), *PRESETS]
+    found = []
+    for name in sorted({name.upper() for name in os.environ} - set(known)):
+        ours = name.startswith(OURS) and not name.startswith(INTERNAL)
+        if not ours and not name.startswith(OTHERS) and "_RETRY_" not in name:
+            continue
+        prefix = next((prefix for prefix in OURS if name.startswith(prefix)), "")
+        rest = {one.removeprefix(prefix): one for one in known if one.startswith(prefix)}
+        near = get_close_matches(name.removeprefix(prefix), rest, n=1, cutoff=ALIKE if ours else MUCH_ALIKE)
+        if ours or near:
+            found.append((name, rest[near[0]] if near else ""))
+    return found
+
+
+_warned: set[str] = set()
+
+
+def warn_misspelt() -> None:
+    """Warn about each of them once in this process."""
+    for name, meant in misspelt():
+        if name not in _warned:
+            _warned.add(name)
+            hint = f"did you mean {meant}?" if meant else "docs/reference.md lists the settings"
+            logging.getLogger("perdure.settings").warning("%s is not a setting; %s", name, hint)
+
+
+def forgo_warnings() -> None:
+    """Warn about nothing: the process that started this one did."""
+    _warned.update(name for name, _ in misspelt())
 
 
 def variable(name: str) -> str:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.app import Perdure, Summary
+from perdure.calls import timing, unbound
 from perdure.calls.dependency import forget_all
-from perdure.calls.timing import no_wait
 from perdure.core.events import AnyEvent
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
@@ -111,6 +111,7 @@ def trial(
     calls of earlier tests learned of services (a breaker that opened, a budget that was spent) is forgotten.
     """
     forget_all()
+    unbound.forget()
     given = [pipelines] if isinstance(pipelines, Pipeline) else list(pipelines)
     with ExitStack() as stack:
         if store is None:
@@ -119,6 +120,21 @@ def trial(
         app = Trial(given, store, clock or FakeClock(), concurrency, cells, settings)
         with app:
             yield app
+
+
+@contextmanager
+def no_wait() -> Iterator[list[float]]:
+    """Within the block no policy waits; the waits that they would have made are collected.
+
+    Calls that fail without a pause teach policies a lot in no time: breakers open, budgets are spent. At the end all of
+    that is forgotten, counters too, so that the next test begins without it.
+    """
+    try:
+        with timing.no_wait() as waits:
+            yield waits
+    finally:
+        forget_all()
+        unbound.forget()
 
 
 def drain(app: Trial, max_rounds: int = 1_000) -> Summary:

@@ -31,6 +31,7 @@ class Known:
     content: str
     state: str = "queued"
     generation: int = 1
+    found: str = "queued"  # in which adding it again found it
 
 
 @dataclass
@@ -101,6 +102,14 @@ class Model(RuleBasedStateMachine):
         self.orgs[org].documents[id_] = Known(id_, org, identity, content)
         return id_
 
+    def _again(self, known: Known, otherwise: str) -> str:
+        """What adding it again answers: a dead one starts again."""
+        known.found = known.state
+        if known.state != "dead":
+            return otherwise
+        known.state, known.generation = "queued", known.generation + 1
+        return "requeued"
+
     # --- in --------------------------------------------------------------------------------------
 
     @rule(target=ids, org=ORGS, way=WAYS, word=WORDS, dedupe=st.booleans())
@@ -108,7 +117,7 @@ class Model(RuleBasedStateMachine):
         status, said = self._post(org, way, sent(way, word, dedupe=dedupe))
         identity = (way, word) if dedupe else None
         if identity is not None and (known := self.orgs[org].find(identity)) is not None:
-            assert said == {"id": known.id, "answer": "exists"}
+            assert said == {"id": known.id, "answer": self._again(known, "exists"), "state": known.found}
             assert status == (201 if way == "bulk" else 200)
             return multiple()
         assert status == 201
@@ -123,9 +132,9 @@ class Model(RuleBasedStateMachine):
             return self._added(org, said, ("key", key), word)
         assert status == 200
         if known.content == word:
-            assert said == {"id": known.id, "answer": "unchanged"}
+            assert said == {"id": known.id, "answer": self._again(known, "unchanged"), "state": known.found}
         else:
-            assert said == {"id": known.id, "answer": "refreshed"}
+            assert said == {"id": known.id, "answer": "refreshed", "state": known.state}
             known.content, known.state, known.generation = word, "queued", known.generation + 1
         return multiple()
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import select
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.api import jsons
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from tests.api.server import Server
 from tests.api.test_uploads import MB, RAW, answered, connected, poured
 
@@ -31,13 +29,24 @@ def unknown(number: int) -> dict[str, int]:
     return {f"unknown-{n}": n for n in range(number)}
 
 
-@pytest.mark.parametrize("path", ["", "/bulk", "/x/requeue", "/x/remote/finish"])
+@pytest.mark.parametrize("path", ["", "/bulk", "/x/remote/finish"])
 def test_of_very_many_errors_the_first_are_told_and_the_rest_counted(server: Server, path: str) -> None:
     wrong: dict[str, Any] = unknown(50_000)
     answer = server.client("acme").post(f"/v3/documents{path}", json=wrong)
     assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid")
     assert len(answer.content) < ANSWER_BYTES
     assert (len(answer.json()["errors"]), answer.json()["errors_left"]) == (20, 49_980)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(json.dumps(unknown(5000)).encode(), "json_too_long"), (b" " * (MB + 1), "input_too_large")],
+    ids=["values", "bytes"],
+)
+def test_a_route_that_acts_takes_a_small_body(server: Server, body: bytes, code: str) -> None:
+    json_ = {"Content-Type": "application/json"}
+    answer = server.client("acme").post("/v3/documents/x/requeue", content=body, headers=json_)
+    assert (answer.status_code, answer.json()["code"]) == (413, code)
 
 
 def test_a_body_of_null_is_as_good_as_none_where_none_is_needed(server: Server) -> None:
@@ -98,54 +107,6 @@ def test_json_that_is_large_but_in_order_is_taken(server: Server) -> None:
             body = json.dumps({**new, "pipeline": "notes"}, ensure_ascii=how != "utf-8").encode(how)
             answer = client.post("/v3/documents", content=body, headers={"Content-Type": "application/json"})
             assert answer.status_code in (200, 201), answer.text[:500]
-
-
-def test_the_server_answers_while_large_json_is_looked_at(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, go_on, read = threading.Event(), threading.Event(), jsons.read
-
-    def slow(*args: Any) -> Any:
-        held.set()
-        assert go_on.wait(90)
-        return read(*args)
-
-    monkeypatch.setattr(jsons, "read", slow)
-    client, other = server.client("acme"), server.client()
-    with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(client.post, "/v3/documents", json={"text": "x" * MB, "pipeline": "notes"})
-        try:
-            assert held.wait(90)
-            assert other.get("/healthz").status_code == 200
-            assert not sent.done()
-        finally:
-            go_on.set()
-        assert sent.result().status_code == 201
-
-
-def test_an_organisation_has_some_of_the_places_for_large_json(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once, go_on, read = threading.Semaphore(0), threading.Event(), jsons.read
-
-    def slow(body: Any, values: int) -> Any:
-        at_once.release()
-        assert b"zeta" in body[:40] or go_on.wait(90)
-        return read(body, values)
-
-    monkeypatch.setattr(jsons, "read", slow)
-    acme, zeta = server.client("acme"), server.client("zeta")
-    with ThreadPoolExecutor(5) as pool:
-        large = {"text": "x" * (MB + 1), "pipeline": "notes"}
-        sent = [pool.submit(acme.post, "/v3/documents", json={"name": str(n), **large}) for n in range(5)]
-        try:
-            assert all(at_once.acquire(timeout=90) for _ in range(jsons.PLACES_OF_ONE))
-            theirs = zeta.post("/v3/documents", json={"name": "zeta", **large})
-            assert theirs.status_code == 201
-            assert not any(one.done() for one in sent)
-        finally:
-            go_on.set()
-        assert {one.result().status_code for one in sent} <= {200, 201}
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"a" 1}', "[1,]", '"\\', "]" * 300])

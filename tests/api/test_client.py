@@ -72,6 +72,19 @@ def test_what_fails_before_there_is_an_answer_has_a_code(tmp_path: Path) -> None
             with pytest.raises(ServerUnreachable, match="check the address") as unreachable:
                 ask()
             assert unreachable.value.code == "server_unreachable"
+            assert f"no answer from http://127.0.0.1:{port} (" in str(unreachable.value)
+
+
+def test_a_refusal_names_the_address(server: Server) -> None:
+    with Client(server.url, key="pk_wrong") as stranger, pytest.raises(ApiError) as refused:
+        stranger.search("x")
+    assert str(refused.value).endswith(f"(from {server.url})")
+
+
+def test_an_address_that_is_not_one_is_named() -> None:
+    with Client("127.0.0.1:3001", retries=0) as client, pytest.raises(ServerUnreachable) as unreachable:
+        client.get("x")
+    assert "no answer from 127.0.0.1:3001 (" in str(unreachable.value)
 
 
 def test_a_search_in_a_document_that_is_not_there_says_so(server: Server) -> None:

@@ -78,7 +78,7 @@ def test_the_same_content_again_exists_visibly(server: Server) -> None:
     asked = {"text": "the same", "pipeline": "notes"}
     first, again = client.post(DOCUMENTS, json=asked), client.post(DOCUMENTS, json=asked)
     assert (first.status_code, again.status_code) == (201, 200)
-    assert again.json() == {"id": first.json()["id"], "answer": "exists"}
+    assert again.json() == {"id": first.json()["id"], "answer": "exists", "state": "queued"}
 
 
 def test_many_are_taken_in_together_or_not_at_all(server: Server) -> None:
@@ -239,7 +239,7 @@ def test_new_content_under_a_known_key_is_not_lost_with_the_server(
         assert (failed.status_code, failed.headers["connection"]) == (500, "close")
     for _ in range(2):
         answer = client.post(DOCUMENTS, json={**asked, "text": "new"}, headers=headers)
-        assert answer.json() == {"id": id_, "answer": "refreshed"}
+        assert answer.json() == {"id": id_, "answer": "refreshed", "state": "queued"}
     assert client.get(f"{DOCUMENTS}/{id_}/content").content == b"new"
     assert client.get(f"{DOCUMENTS}/{id_}").json()["generation"] == 2
 

@@ -129,7 +129,9 @@ def test_queues_dependencies_and_the_trail(server: Server) -> None:
     operator.post(f"/v3/queues/{name}/resume")
     assert operator.post("/v3/queues/nowhere/pause").json()["code"] == "queue_unknown"
     assert operator.post("/v3/dependencies/openai/release").json()["code"] == "dependency_unknown"
-    down = operator.post("/v3/dependencies/openai/hold", json={"reason": "it is slow"}).json()
+    refused = operator.post("/v3/dependencies/openai/hold", json={"reason": "it is slow"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "dependency_unknown")
+    down = operator.post("/v3/dependencies/openai/hold", json={"reason": "it is slow", "new": True}).json()
     assert (down["state"], "no stage is known to need openai" in down["warning"]) == ("down", True)
     (held,) = operator.get("/v3/dependencies").json()["dependencies"]
     assert (held["state"], held["reason"]) == ("down", "it is slow")

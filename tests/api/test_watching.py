@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from perdure.errors import StoreUnavailable
+from perdure.store.operations import Beat
 from tests.api.server import Server
 
 
 def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
     client = server.client()
     assert client.get("/healthz").json() == {"status": "ok"}
-    assert client.get("/readyz").json() == {"status": "ready", "schema_fits": True, "workers_alive": 0}
+    ready = {"status": "ready", "schema_fits": True, "workers_alive": 0, "workers_silent": []}
+    assert client.get("/readyz").json() == ready
 
     async def seen_while_working() -> Any:
         working = asyncio.create_task(server.service.run())
@@ -30,6 +32,23 @@ def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
             await working
 
     assert server.run(seen_while_working()).workers_alive == 1
+
+
+def test_ready_says_which_worker_does_not_answer(server: Server) -> None:
+    store = server.service.store
+
+    async def silent() -> int:
+        worker = await store.register("worker", "host:12", ["documents"])
+        await store.beat(Beat(worker, (), silent_ms=40_000))
+        return worker
+
+    worker = server.run(silent())
+    found = server.client().get("/readyz")
+    assert (found.status_code, found.json()["status"], found.json()["workers_alive"]) == (200, "degraded", 0)
+    (told,) = found.json()["workers_silent"]
+    assert told.startswith(f"worker {worker} has not answered for 4")
+    server.run(store.beat(Beat(worker, ())))
+    assert server.client().get("/readyz").json()["status"] == "ready"
 
 
 def test_ready_says_when_the_schema_was_changed_by_a_newer_program(server: Server) -> None:

@@ -88,7 +88,7 @@ Caller = Callable[..., Any]
 @contextmanager
 def at_work(needs: tuple[str, ...] = ("service",), probe: str | None = None) -> Iterator[Work]:
     """As if a stage were running."""
-    work = Work(7, "doc-1", "default", "books", "embed", 2, needs, probe)
+    work = Work("doc-1", "doc-1", "default", "books", "embed", 2, needs, probe)
     token = WORK.set(work)
     try:
         yield work

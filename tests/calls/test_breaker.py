@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
@@ -51,7 +52,8 @@ def test_a_success_breaks_the_row() -> None:
     assert state(breaker) == "closed"
 
 
-def test_half_of_at_least_twenty_recent_ones_opens() -> None:
+def looking() -> Breaker:
+    """One that has seen half of twenty fail."""
     breaker = calm()
     for _ in range(9):
         breaker.failed(0.0)
@@ -59,7 +61,50 @@ def test_half_of_at_least_twenty_recent_ones_opens() -> None:
     breaker.failed(0.0)
     assert state(breaker) == "closed"  # 10 of 19
     breaker.failed(0.0)
-    assert state(breaker) == "open"  # 11 of 20
+    return breaker
+
+
+def test_half_of_at_least_twenty_recent_ones_begin_a_look_that_stops_nobody() -> None:
+    breaker = looking()
+    assert (state(breaker), breaker.troubled) == ("half_open", False)
+    assert breaker.admit(0.0) == Ticket()
+    breaker.succeeded(0.0)
+    assert state(breaker) == "closed"
+
+
+def test_a_look_that_sees_nothing_but_failures_opens() -> None:
+    breaker = looking()
+    fail(breaker, 24)
+    assert state(breaker) == "half_open"
+    fail(breaker, 10)
+    assert (state(breaker), breaker.troubled) == ("open", True)
+
+
+@pytest.mark.parametrize("answered", [0.2, 0.35, 0.5, 0.8])
+def test_a_service_that_answers_a_part_is_not_away_however_often_it_fails(answered: float) -> None:
+    breaker, rand = calm(), random.Random(4).random
+    breaker.succeeded(0.0)
+    for n in range(20_000):
+        (breaker.succeeded if n % 11 == 0 or rand() < answered else breaker.failed)(n / 50)
+        assert not breaker.troubled, f"after {n}"
+    fail(breaker, 120, 400.0)
+    assert breaker.troubled
+
+
+def test_what_the_fleet_expects_counts_before_anything_was_seen() -> None:
+    breaker = calm()
+    breaker.expected = 0.2
+    fail(breaker, 50)
+    assert (state(breaker), breaker.troubled) == ("half_open", False)
+    fail(breaker, 40)
+    assert breaker.troubled
+
+
+def test_a_service_that_answers_next_to_nothing_is_away() -> None:
+    breaker = calm()
+    for n in range(200):
+        (breaker.succeeded if n % 40 == 20 else breaker.failed)(0.0)
+    assert breaker.troubled
 
 
 def test_fewer_than_half_do_not_open() -> None:
@@ -80,13 +125,15 @@ def test_an_hour_of_success_does_not_hide_an_outage() -> None:
         breaker.succeeded(3_600.0 + n * 0.1)
     assert state(breaker) == "closed"
     breaker.failed(3_601.5)
+    assert state(breaker) == "half_open"
+    fail(breaker, 40, 3_602.0)
     assert state(breaker) == "open"
 
 
 def test_failures_long_ago_do_not_count() -> None:
     breaker = calm(consecutive=1_000)
     for n in range(200):
-        breaker.failed(n * 1.0)  # ten in ten seconds, never twenty
+        breaker.failed(n * 3.0)  # a few in ten seconds, never twenty
     assert state(breaker) == "closed"
 
 

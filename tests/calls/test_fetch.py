@@ -637,7 +637,7 @@ def test_a_plain_server_asked_for_tls_is_transient(web: Web) -> None:
 def test_a_host_is_asked_once_and_each_request_is_counted(web: Web) -> None:
     web.redirect("/a", "/b")
     web.page("/b", PAGE, 503)
-    work = Work(1, "doc", "org", "pipeline", "fetch", 1)
+    work = Work("doc-doc", "doc", "org", "pipeline", "fetch", 1)
     token = WORK.set(work)
     try:
         assert failure(web.url("/a")).code == "http_503"
@@ -650,7 +650,7 @@ def test_a_host_is_asked_once_and_each_request_is_counted(web: Web) -> None:
 def test_a_policy_may_own_the_retries(web: Web) -> None:
     script = iter([503, 200])
     web.routes["/"] = lambda hit: hit.answer(next(script), PAGE)
-    work = Work(1, "doc", "org", "pipeline", "fetch", 1)
+    work = Work("doc-doc", "doc", "org", "pipeline", "fetch", 1)
     token = WORK.set(work)
     try:
         with no_wait():

@@ -10,7 +10,9 @@ import pytest
 from perdure.calls.dependency import Dependency
 from perdure.calls.fleet import Fleet
 from perdure.calls.policy import Policy
-from perdure.errors import DependencyDown
+from perdure.core.pace import Pace
+from perdure.errors import DependencyDown, RateLimited
+from perdure.store.base import Query, Steps
 from perdure.store.sql_store import SqlStore
 from tests.calls.making import HttpError, Script, World, at_work
 from tests.store.making import World as StoreWorld
@@ -28,7 +30,7 @@ class Process:
         for _ in range(times):
             try:
                 self.policy.call(script)
-            except HttpError:
+            except (HttpError, RateLimited):
                 continue
 
 
@@ -64,9 +66,9 @@ def test_retries_are_paid_from_one_purse(store_url: str) -> None:
             process.ask(Script("fine"))
             await process.fleet.exchange()
         assert one.service.budget.spend(4.0)
-        one.ask(Script("fine"))
+        one.ask(Script(HttpError(503)))
         await one.fleet.exchange()
-        two.ask(Script("fine"))
+        two.ask(Script(HttpError(503)))
         await two.fleet.exchange()
 
         assert two.service.budget.tokens < 8.1  # what one spent, the others have less of
@@ -74,18 +76,75 @@ def test_retries_are_paid_from_one_purse(store_url: str) -> None:
     played(store_url, play)
 
 
-def test_what_one_was_throttled_to_binds_the_others(store_url: str) -> None:
+def test_the_rate_of_the_fleet_is_shared_by_those_that_ask(store_url: str) -> None:
     async def play(store: SqlStore, one: Process, two: Process) -> None:
-        one.ask(Script(HttpError(429)), 2)
-        assert one.service.limiter.rate is not None
-        await one.fleet.exchange()
-        assert two.service.limiter.rate is None
-        two.ask(Script("fine"))
-        await two.fleet.exchange()
+        pressed = Pace("pressed", 5, rate=20.0, usual_per_s=90.0, first_ms=await store.now_ms())
+        for process in (one, two):
+            process.ask(Script("fine"))
+            await process.fleet.exchange()
+        await write_pace(store, pressed)
+        for process in (one, two, one):
+            process.ask(Script(HttpError(503)))
+            await process.fleet.exchange()
 
-        assert two.service.limiter.rate == one.service.limiter.rate
+        assert (one.service.limiter.rate, two.service.limiter.rate) == (10.0, 10.0)
+        assert one.service.budget.unmetered
+        assert one.service.budget.spend(99.0)
 
     played(store_url, play)
+
+
+def test_a_pause_that_one_was_asked_for_binds_the_others_for_as_long(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        one.ask(Script(HttpError(429, {"retry-after": "90"})), 3)
+        await one.fleet.exchange()
+        two.ask(Script(HttpError(503)))
+        await two.fleet.exchange()
+
+        now_s = two.fleet.timing.clock()
+        assert 80 < two.service.limiter.pause_s(now_s) <= 90
+        (known,) = await store.dependencies()
+        assert (known.paused_until_ms or 0) > await store.now_ms()
+        assert known.reason == "it refuses all requests and asked to wait"
+
+    played(store_url, play)
+
+
+def test_one_call_that_is_to_wait_stops_nobody_else(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        for _ in range(5):
+            one.ask(Script(HttpError(429, {"retry-after": "90"})), 2)
+            one.ask(Script("fine"))
+        await one.fleet.exchange()
+
+        assert one.service.limiter.pause_s(one.fleet.timing.clock()) == 0
+        assert one.policy.call(Script("fine")) == "fine"
+
+    played(store_url, play)
+
+
+def test_an_outage_that_no_worker_alone_can_tell_is_found_by_the_fleet(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        for process in (one, two) * 6:
+            process.ask(Script(HttpError(503)))
+            await process.fleet.exchange()
+        assert not one.service.breaker.troubled  # so far it may be a burst
+        await write_pace(store, Pace("free", bad=0.5, row=12, row_ms=await store.now_ms() - 3_000))
+        for process in (one, two):
+            process.ask(Script(HttpError(503)))
+            await process.fleet.exchange()
+
+        assert one.service.breaker.state == two.service.breaker.state == "open"
+
+    played(store_url, play)
+
+
+async def write_pace(store: SqlStore, pace: Pace) -> None:
+    await store._write(lambda: _write_pace(pace))
+
+
+def _write_pace(pace: Pace) -> Steps[None]:
+    yield Query("UPDATE dependency SET pace = $1", (pace.to_text(),))
 
 
 def test_every_operation_is_a_row(store_url: str) -> None:

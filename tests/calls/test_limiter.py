@@ -63,7 +63,7 @@ def test_being_told_to_slow_down_is_enough() -> None:
 
 def test_permanent_errors_and_cancelled_calls_have_nothing_to_tell() -> None:
     told = {name for name in vars(Limiter) if not name.startswith("_") and callable(getattr(Limiter, name))}
-    assert told == {"ask", "succeeded", "failed", "throttled", "pause_s", "found", "adopt", "reset"}
+    assert told == {"ask", "succeeded", "failed", "throttled", "pause", "pause_s", "lead", "reset"}
 
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_hint_stops_everything_for_that_long() -> None:
     assert limiter.ask(26.0) == 1.0
 
 
-def test_a_huge_hint_stops_others_for_a_minute_only() -> None:
+def test_a_huge_hint_stops_others_for_a_day_only() -> None:
     limiter = used(10)
     limiter.throttled(20.0, hint_s=1e9)
     assert limiter.ask(20.0) == PAUSE_S_MAX
@@ -170,35 +170,35 @@ def test_a_limit_that_nobody_met_for_long_is_forgotten() -> None:
 # --- with others -------------------------------------------------------------------------------------
 
 
-def test_what_was_found_here_is_told_for_a_while() -> None:
+def test_the_rate_is_that_of_the_fleet_whatever_comes_back() -> None:
     limiter = used(10)
-    assert limiter.found(20.0) is None
+    limiter.led = True
+    limiter.failed(20.0)
     limiter.throttled(20.0)
-    assert limiter.found(29.0) == limiter.rate
-    assert limiter.found(31.0) is None
-
-
-def test_what_was_adopted_limits_but_is_not_passed_on() -> None:
-    limiter = used(10)
-    limiter.adopt(20.0, 4.0)
-    assert limiter.rate == 4.0
+    assert not limiter.on
+    limiter.lead(20.0, 4.0)
     assert [limiter.ask(20.0) for _ in range(3)] == [0, 0.25, 0.5]
-    assert limiter.found(20.0) is None
-    limiter.adopt(21.0, 8.0)
+    for n in range(100):
+        limiter.succeeded(20.0 + n / 10)
+        limiter.failed(20.0 + n / 10)
     assert limiter.rate == 4.0
-    limiter.adopt(21.0, 0.001)
+    limiter.lead(30.0, 0.001)
     assert limiter.rate == 0.5
+    limiter.lead(30.0, None)
+    assert (limiter.on, limiter.ask(30.0)) == (False, 0.0)
 
 
-def test_an_adopted_limit_grows_and_ends_like_any_other() -> None:
+def test_a_pause_lasts_as_long_as_the_service_asked_whatever_the_fleet_says() -> None:
     limiter = used(10)
-    limiter.adopt(20.0, 4.0)
-    now_s = 20.0
-    while limiter.rate is not None and now_s < 60:
-        now_s += limiter.ask(now_s)
-        limiter.succeeded(now_s)
-    assert limiter.rate is None
-    assert now_s < 24
+    limiter.led = True
+    limiter.throttled(20.0, hint_s=90.0)
+    limiter.pause(21.0, 5.0)
+    limiter.lead(22.0, 4.0)
+    assert limiter.ask(30.0) == 80.0
+    limiter.lead(30.0, None)
+    assert limiter.ask(30.0) == 80.0
+    assert limiter.ask(110.5) == 0.0
+    assert not limiter.on
 
 
 # --- with a service ------------------------------------------------------------------------------------

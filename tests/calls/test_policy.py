@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from perdure.calls.dependency import DEPENDENCIES
 from perdure.calls.events import CallEvent, subscribe
+from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
 from perdure.calls.scope import remaining
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     PerdureError,
+    PolicyInvalid,
     RateLimited,
     Rescheduled,
     RetryLater,
@@ -175,6 +179,23 @@ def test_an_attempt_that_hangs_is_cut_off() -> None:
     assert calls == 2
 
 
+def test_no_wait_leaves_nothing_behind() -> None:
+    policy = Policy("restless", retries=3)
+
+    def fail() -> None:
+        raise ConnectionRefusedError
+
+    for _ in range(2):
+        with no_wait() as waits:
+            for _ in range(20):
+                with pytest.raises((ConnectionRefusedError, DependencyDown, RateLimited)):
+                    policy.call(fail)
+            seen = [bool(waits), policy.dependency.troubled]
+        assert [*seen, policy.dependency.troubled] == [True, True, False]
+        assert policy.dependency.budget.tokens == policy.dependency.budget.reserve
+    assert policy.call(int, "1") == 1
+
+
 def test_what_is_inside_inherits_the_deadline(world: World) -> None:
     outer, inner = world.policy("outer", total_s=10.0), world.policy("inner", total_s=60.0)
     seen: list[float | None] = []
@@ -255,11 +276,48 @@ def test_a_rescheduled_document_does_not_come_before_the_service_said(way: str, 
     assert (raised.value.retry_after_s or 0) >= 50
 
 
-def test_a_declared_service_that_answers_nobody_is_taken_for_away(way: str, world: World) -> None:
-    with at_work(), pytest.raises(DependencyDown) as raised:
+def test_a_declared_service_that_answers_nobody_may_be_away(way: str, world: World) -> None:
+    with at_work(), pytest.raises(Flickering) as raised:
         ask(way, world.policy(), Script(HttpError(503)))
 
-    assert not raised.value.confirmed
+    assert raised.value.chance == 1.0
+    assert 1 <= raised.value.soon_s <= 3
+
+
+def test_a_call_that_fails_alone_is_hardly_an_accident(way: str, world: World) -> None:
+    policy = world.policy()
+    ask(way, policy, Script(HttpError(503), "fine"))
+    for _ in range(300):
+        policy.call(Script("fine"))
+    with at_work(), pytest.raises(Flickering) as raised:
+        ask(way, policy, Script(HttpError(503)))
+
+    assert raised.value.chance < 1e-6
+
+
+def test_a_call_that_fails_like_others_may_be_an_accident(way: str, world: World) -> None:
+    policy = world.policy()
+    policy.dependency.expect(0.5)  # as the fleet found out
+    for _ in range(40):
+        policy.call(Script(HttpError(503), "fine"))
+    with at_work(), pytest.raises(Flickering) as raised:
+        ask(way, policy, Script(HttpError(503)))
+
+    assert 0.05 < raised.value.chance < 0.2
+
+
+def test_a_service_that_refuses_everybody_without_a_hint_is_asked_later(way: str, world: World) -> None:
+    with at_work(), pytest.raises(RateLimited) as raised:
+        ask(way, world.policy(), Script(HttpError(429)))
+
+    assert (raised.value.ours, raised.value.delay_s >= 5) == (False, True)
+
+
+def test_what_no_stage_declared_pays_for_its_own_failures(way: str, world: World) -> None:
+    with at_work(needs=()), pytest.raises(Rescheduled) as raised:
+        ask(way, world.policy(), Script(HttpError(503)))
+
+    assert not isinstance(raised.value, Flickering)
 
 
 def test_it_can_be_told_to_raise(way: str, world: World) -> None:
@@ -454,10 +512,21 @@ def test_a_decorated_function_is_itself(world: World) -> None:
     assert (fetch.__name__, fetch.__doc__) == ("fetch", "Fetch it.")
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"total_s": 0}, {"attempt_s": -1.0}])
-def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingInvalid):
+WRONG: list[dict[str, Any]] = [
+    {"retries": -1}, {"retries": 1.5}, {"total_s": 0}, {"attempt_s": -1.0}, {"attempt_s": "10"},
+    {"hint_cap_s": None}, {"reschedule_s": float("nan")}, {"on_exhausted": "rise"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [SettingInvalid, ValueError])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
         Policy("wrong", **wrong)
+    with pytest.raises(kind):
+        Policy("wrong").but(**wrong)
+    with pytest.raises(kind):
+        FullJitter(-1.0)
     with pytest.raises(TypeError):
         Policy("wrong").but(patience=1)  # type: ignore[call-arg]
 
@@ -556,11 +625,14 @@ def test_a_task_that_outlives_its_call_is_on_its_own(world: World) -> None:
         await asyncio.sleep(0.01)
         return await inner.acall(service.awaited)
 
-    async def start() -> asyncio.Task[Any]:
-        return asyncio.create_task(background())
+    started: list[asyncio.Task[Any]] = []
+
+    async def start() -> None:
+        started.append(asyncio.create_task(background()))
 
     async def run() -> Any:
-        return await (await outer.acall(start))
+        await outer.acall(start)
+        return await started[0]
 
     assert asyncio.run(run()) == "fine"
     assert service.calls == 2
@@ -572,3 +644,10 @@ def test_outside_of_jobs_a_limit_is_waited_for(way: str, world: World) -> None:
 
     for _ in range(4):
         assert ask(way, policy, Script("fine")) == "fine"
+
+
+@pytest.mark.parametrize("name", ["openai~", "ocr+openai", "", "Open AI"])
+def test_a_policy_whose_name_no_lane_can_have_is_refused(name: str) -> None:
+    with pytest.raises(PolicyInvalid, match="its name must be a small letter"):
+        Policy(name)
+    assert name not in DEPENDENCIES

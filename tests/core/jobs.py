@@ -63,7 +63,8 @@ def after(job: Job, decided: Outcome) -> Job:
             return replace(
                 job,
                 attempts=job.attempts - 1,
-                postpones=job.postpones + decided.counted,
+                postpones=(0 if decided.afresh else job.postpones) + decided.counted,
+                flickers=(0 if decided.afresh else job.flickers) + decided.flickered,
                 postponed_ms=job.postponed_ms + decided.delay_ms * decided.bounded,
                 releases=job.releases + decided.released,
                 suspect=decided.suspect,

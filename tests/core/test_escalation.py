@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.core.escalation import DAY_MS, HOUR_MS, NAMES, Escalation, business_hours_later, escalation
-
-ROOT = Path(__file__).parents[2]
+from perdure.watch.runbooks import runbook
 
 
 def at(text: str) -> int:
@@ -34,8 +32,14 @@ WELL: dict[str, Any] = {
         ({"stuck": 1, "stuck_since_ms": NOW_MS - 7 * DAY_MS}, 2, "for 168 hours"),
         (
             {"dead": 2, "exhausted": 1, "exhausted_since_ms": NOW_MS},
-            3,
+            2,
             "1 document is dead with no attempt left",
+        ),
+        ({"follow_ups": 2, "follow_ups_since_ms": NOW_MS}, 2, "2 follow-up jobs are dead"),
+        (
+            {"dead": 11, "exhausted": 11, "exhausted_since_ms": NOW_MS, "burst_ms": NOW_MS},
+            3,
+            "11 documents are dead with no attempt left, more than 10 of them within an hour",
         ),
         ({"stuck": 99, "stuck_since_ms": 0, "dead": 1, "exhausted": 1}, 4, "99 documents are stuck"),
         ({"stuck": 1, "stuck_since_ms": NOW_MS - 7 * DAY_MS - 1}, 4, "one for 7 days"),
@@ -49,7 +53,7 @@ def test_the_highest_tier_that_something_calls_for(facts: dict[str, Any], tier: 
 
 def test_by_when_counts_from_when_it_began() -> None:
     assert escalation(NOW_MS, **WELL).answer_by_ms is None
-    critical = escalation(NOW_MS, **{**WELL, "dead": 1, "exhausted": 1, "exhausted_since_ms": NOW_MS - 1_000})
+    critical = escalation(NOW_MS, **{**WELL, "dead": 11, "exhausted": 11, "burst_ms": NOW_MS - 1_000})
     assert critical.answer_by_ms == NOW_MS - 1_000 + HOUR_MS
     old = {"stuck": 1, "stuck_since_ms": NOW_MS - 8 * DAY_MS}
     emergency = escalation(NOW_MS, **{**WELL, **old})
@@ -75,6 +79,6 @@ def test_business_hours(from_: str, by: str) -> None:
 
 @pytest.mark.parametrize("tier", NAMES)
 def test_every_tier_has_its_page(tier: int) -> None:
-    page = (ROOT / Escalation(tier, "").runbook).read_text()
+    page = runbook(Escalation(tier, "").runbook)
     assert page.startswith("# ")
     assert "perdure " in page

@@ -35,6 +35,17 @@ SAME_CAUSE = [
     pytest.param("no field 'title' in answer", 'no field "sub title" in answer', id="quotes"),
     pytest.param("bad\n  line  1", "bad line 2", id="white space"),
     pytest.param("doc-17 failed", "doc-4711 failed", id="keys"),
+    pytest.param(
+        "the name gone.example cannot be resolved",
+        "the name www.other-one.test cannot be resolved",
+        id="hosts",
+    ),
+    pytest.param(
+        "connect to db1.internal:5432 refused", "connect to 10.0.0.7:6432 refused", id="hosts and ports"
+    ),
+    pytest.param("connect to redis:6379 refused", "connect to [::1]:6380 refused", id="short hosts"),
+    pytest.param("no mail for ann@a.example", "no mail for bob.b@other.example", id="mail"),
+    pytest.param("cannot open in/a/dune.epub", "cannot open C:\\books\\emma.epub", id="other paths"),
 ]
 
 
@@ -134,3 +145,14 @@ def test_nothing_is_not_the_word_none() -> None:
 @given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.text(max_size=8), max_size=4))
 def test_digests_agree_only_for_equal_parts(one: list[str], other: list[str]) -> None:
     assert (digest(*one) == digest(*other)) == (one == other)
+
+
+def test_the_host_that_is_the_dependency_stays() -> None:
+    one, other = "api.one.example:443 is away", "api.two.example:443 is away"
+    assert failure_fingerprint("embed", "OSError", one) == failure_fingerprint("embed", "OSError", other)
+    fingerprints = {
+        failure_fingerprint("embed", "OSError", one, "api.one.example"),
+        failure_fingerprint("embed", "OSError", other, "api.two.example"),
+    }
+    assert len(fingerprints) == 2
+    assert normalised("llm.example failed for x.example", "llm.example") == "llm.example failed for <host>"

@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.fleet import fleet_rate, tokens_left, usual
+from perdure.core.fleet import rate_of_each, tokens_left, usual
 
 
 @pytest.mark.parametrize(
-    ("rates", "each"),
+    ("rate", "asking", "each"),
     [
-        ([], None),
-        ([None, None], None),
-        ([2.0], 2.0),
-        ([2.0, None], 2.0),
-        ([2.0, None, None], None),
-        ([1.0, 6.0, 2.0, None], 2.0),
+        (0.0, [2.0], None),
+        (6.0, [], 6.0),
+        (6.0, [None, None], 6.0),
+        (6.0, [2.0], 6.0),
+        (6.0, [2.0, None, 0.1, 9.0], 2.0),
     ],
 )
-def test_what_half_of_the_workers_found_binds_all(rates: list[float | None], each: float | None) -> None:
-    assert fleet_rate(rates) == each
+def test_the_rate_is_shared_by_the_workers_that_ask(
+    rate: float, asking: list[float | None], each: float | None
+) -> None:
+    assert rate_of_each(rate, asking) == each
 
 
 @given(st.floats(0, 10), st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 50))

@@ -20,6 +20,7 @@ from perdure.core.outcome import (
     Later,
     Orphaned,
     Overdue,
+    Raised,
     Result,
     Retry,
     Stopped,
@@ -29,6 +30,7 @@ from perdure.core.outcome import (
 )
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     Permanent,
     RateLimited,
     Rescheduled,
@@ -293,3 +295,96 @@ def test_a_shutdown_gives_back_five_times() -> None:
 def test_no_shutdown_buries_a_document(releases: int) -> None:
     stopped = Stopped("extract", progressed=False, stage_age_ms=HOUR_MS)
     assert later(replace(LAST, releases=releases), stopped).counted
+
+
+# --- its service fails now and then ----------------------------------------------------------
+
+
+def flickered(chance: float, progressed: bool = False, asked_s: float = 0.0) -> Raised:
+    return Raised("embed", Flickering("503", asked_s=asked_s, chance=chance), progressed=progressed)
+
+
+@pytest.mark.parametrize("job", [FIRST, LAST])
+def test_an_accident_puts_off_for_seconds_and_costs_nothing(job: Job) -> None:
+    decided = later(job, flickered(0.06))
+    assert (decided.delay_ms, decided.counted, decided.bounded, decided.afresh) == (
+        2_000,
+        False,
+        False,
+        False,
+    )
+    assert decided.failure is not None
+    assert decided.failure.code == "flickering"
+
+
+def test_a_call_that_fails_alone_is_charged_at_once() -> None:
+    decided = retry(FIRST, flickered(1e-7))
+    assert (decided.word, decided.delay_ms) == ("rescheduled", 300_000)
+
+
+@pytest.mark.parametrize(("failing", "times"), [(0.05, 1), (0.35, 3), (0.5, 4), (0.8, 15), (0.99, 20)])
+def test_a_poisonous_input_is_charged_when_chance_explains_it_no_longer(failing: float, times: int) -> None:
+    job = FIRST
+    while isinstance(decided := decide(job, flickered(failing**4)), Later):
+        assert 1_000 <= decided.delay_ms <= 10_000
+        job = replace(job, flickers=job.flickers + decided.flickered)
+    assert isinstance(decided, Retry)
+    assert job.flickers == times
+
+
+def test_whoever_got_on_begins_to_count_again() -> None:
+    tired = replace(FIRST, flickers=99)
+    assert later(tired, flickered(0.4, progressed=True)).afresh
+    assert isinstance(decide(tired, flickered(0.4)), Retry)
+
+
+def test_a_service_that_asked_for_a_minute_gets_it() -> None:
+    assert later(FIRST, flickered(1.0, asked_s=60.0)).delay_ms == 60_000
+
+
+def test_a_service_that_answers_nobody_charges_nobody_however_long_it_goes_on() -> None:
+    decided = later(replace(FIRST, flickers=10_000), flickered(1.0))
+    assert decided.delay_ms == 10_000
+
+
+def test_accidents_and_waits_that_were_asked_for_do_not_count_for_each_other() -> None:
+    patient, unlucky = replace(FIRST, postpones=99), replace(FIRST, flickers=19)
+    assert later(patient, flickered(0.06)).delay_ms == 2_000
+    assert later(unlucky, raised(RateLimited(delay_s=3.0))).delay_ms == 3_000
+
+
+def test_a_document_that_saved_something_is_not_put_off_longer_and_longer() -> None:
+    tired = replace(FIRST, postpones=99)
+    decided = later(tired, Raised("embed", RateLimited(delay_s=3.0), progressed=True))
+    assert (decided.delay_ms, decided.afresh) == (3_000, True)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("one", "two", "delay_ms"),
+    [
+        (Flickering("503", asked_s=40.0), Flickering("503", asked_s=3.0), 40_000),
+        (Flickering("503", asked_s=40.0), RateLimited(delay_s=1.0), 40_000),
+        (Transient("busy", retry_after_s=400.0), RetryLater(delay_s=1.0), 400_000),
+        (RateLimited(delay_s=2.0, ours=True), RetryLater(delay_s=30.0), 30_000),
+        (Transient("busy", retry_after_s=400.0), ValueError("odd"), 400_000),
+    ],
+)
+def test_of_several_errors_the_longest_wait_counts(
+    one: Exception, two: Exception, delay_ms: int, turned: bool
+) -> None:
+    group = ExceptionGroup("calls", [two, one] if turned else [one, two])
+    decided = decide(FIRST, raised(group))
+    assert isinstance(decided, Later | Retry)
+    assert decided.delay_ms == delay_ms
+
+
+def test_an_accident_does_not_excuse_another_failure() -> None:
+    group = ExceptionGroup("calls", [Flickering("503"), ValueError("odd")])
+    assert isinstance(decide(FIRST, raised(group)), Retry)
+
+
+def test_our_own_limiter_kills_nobody_however_long_it_goes_on() -> None:
+    old = replace(FIRST, postpones=10_000, postponed_ms=POLICY_DEFAULT.age_max_ms)
+    decided = later(old, raised(RateLimited(delay_s=3.0, ours=True)))
+    assert (decided.counted, decided.bounded) == (False, False)

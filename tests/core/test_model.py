@@ -20,6 +20,8 @@ from perdure.core.model import (
     job_key,
     state_filter,
 )
+from perdure.core.state_words import ENDED, said
+from perdure.core.state_words import WORDS as SYSTEMS
 
 STORED = frozenset(State) - {State.HELD}
 
@@ -130,20 +132,41 @@ def test_no_alias_hides_a_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "state"),
+    ("word", "states"),
     [
-        ("pending", State.QUEUED),
-        ("processing", State.RUNNING),
-        ("fetching", State.RUNNING),
-        ("completed", State.DONE),
-        ("complete", State.DONE),
-        ("processed", State.DONE),
-        ("failed", State.DEAD),
-        ("failed_max_retries", State.DEAD),
+        ("pending", {State.QUEUED, State.PARKED, State.WAITING, State.HELD}),
+        ("processing", {State.RUNNING}),
+        ("fetching", {State.RUNNING}),
+        ("completed", {State.DONE}),
+        ("complete", {State.DONE}),
+        ("processed", {State.DONE}),
+        ("failed", {State.DEAD, State.CANCELLED}),
+        ("failed_max_retries", {State.DEAD}),
     ],
 )
-def test_words_of_other_systems_mean_our_states(word: str, state: State) -> None:
-    assert state_filter(word)[0] is state
+def test_words_of_other_systems_mean_our_states(word: str, states: set[State]) -> None:
+    assert state_filter(word)[0] == states
+
+
+@given(st.lists(st.sampled_from(State)))
+def test_every_document_is_pending_processing_completed_or_failed_and_only_one_of_them(
+    found: list[State],
+) -> None:
+    parts = [
+        [state for state in found if state in state_filter(word)[0]]
+        for word in ("pending", "processing", "completed", "failed")
+    ]
+    assert sorted(state for part in parts for state in part) == sorted(found)
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_every_system_has_a_word_for_every_state_and_an_end_is_an_end(system: str) -> None:
+    assert set(SYSTEMS[system]) == set(State)
+    for state in State:
+        assert (said(state, system) in ENDED) is (state in TERMINAL)
+        assert said(state, None) == state
+    with pytest.raises(ValueError, match="one of: perdure, bullmq"):
+        said("done", "klingon")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +180,7 @@ def test_words_of_other_systems_mean_our_states(word: str, state: State) -> None
     ],
 )
 def test_words_for_a_running_stage_name_it(word: str, stage: str) -> None:
-    assert state_filter(word) == (State.RUNNING, stage)
+    assert state_filter(word) == (frozenset({State.RUNNING}), stage)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +199,7 @@ def test_a_finished_stage_is_not_the_stage_that_runs(past: str, present: str) ->
 
 @pytest.mark.parametrize("state", sorted(State))
 def test_our_own_words_mean_themselves(state: State) -> None:
-    assert state_filter(f" {state.upper()} ") == (state, None)
+    assert state_filter(f" {state.upper()} ") == (frozenset({state}), None)
 
 
 def test_an_unknown_word_is_refused_with_the_accepted_ones() -> None:

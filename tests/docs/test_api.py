@@ -51,14 +51,16 @@ def test_every_setting_that_is_named_is_one() -> None:
 
 
 def test_what_the_text_says_of_limits_is_so() -> None:
-    from perdure.api import forms, jsons, problems, receiving
+    from perdure.api import forms, jsons, readers, receiving, refused, shared
     from perdure.settings import Settings
 
     assert f"a form {forms.PARTS_MAX} parts" in DOCS
     assert f"| {jsons.DEPTH_MAX} levels |" in DOCS
     assert f"| {jsons.NUMBER_CHARS_MAX:,} characters |" in DOCS
-    assert f"| {jsons.PLACES}, of one organisation {jsons.PLACES_OF_ONE} |" in DOCS
-    assert f"the first {problems.ERRORS_MAX} places" in DOCS
+    assert f"| {readers.PLACES}, of one organisation {readers.PLACES_OF_ONE} |" in DOCS
+    assert f"| {shared.ACT_BYTES >> 20} MiB, {jsons.LIGHT_MARKS:,} keys and values |" in DOCS
+    assert f"more than {jsons.LIGHT_BYTES >> 10} KiB or more than {jsons.LIGHT_MARKS:,} characters" in DOCS
+    assert f"the first {refused.ERRORS_MAX} places" in DOCS
     streams = Settings().api_streams_per_org, Settings().api_streams_max
     assert "has {} streams at most, a server {}".format(*streams) in DOCS
     assert f"left with {receiving.FREE_BYTES >> 20} MB" in DOCS

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perdure.watch.metrics import ADDED_BUCKETS, METRICS, STAGE_BUCKETS, Metric
+from perdure.watch.metrics import ADDED_BUCKETS, METRICS, STAGE_BUCKETS, SWEEP_BUCKETS, Metric
 from tests.debian import ROOT
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
@@ -28,5 +28,5 @@ def test_no_metric_is_documented_that_does_not_exist() -> None:
 
 
 def test_the_buckets_are_documented() -> None:
-    for buckets in (STAGE_BUCKETS, ADDED_BUCKETS):
+    for buckets in (STAGE_BUCKETS, ADDED_BUCKETS, SWEEP_BUCKETS):
         assert ", ".join(f"{bound:g}" for bound in buckets) in PAGE.replace("\n", " ")

@@ -72,13 +72,19 @@ def succeeded(*arguments: str, cwd: Path | None = None, timeout: float = 120, **
 def refused(
     status: int, code: str, *arguments: str, cwd: Path | None = None, timeout: float = 120, **more: str
 ) -> str:
-    """The message of a command that must end with this status and one line on standard error, the code at its end."""
+    """The message of a command that must end with this status and one line on standard error, the code at its end;
+    beside it there may be the line that a store was created."""
     ended = perdure(*arguments, cwd=cwd, timeout=timeout, **more)
-    lines = ended.stderr.splitlines()
+    lines = complaints(ended.stderr)
     assert (ended.returncode, len(lines)) == (status, 1), ended.stderr
     assert lines[0].endswith(f" [{code}]")
     assert ended.stdout == ""
     return lines[0]
+
+
+def complaints(errors: str) -> list[str]:
+    """The lines on standard error, without the one that a store was created."""
+    return [line for line in errors.splitlines() if not line.startswith("perdure: created a new store: ")]
 
 
 def facts(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from perdure.app import Perdure
 from perdure.cli.add import Answers, Asked, add_all, things
 from perdure.cli.sources import PIECE_BYTES, found, spooled
 from perdure.cli.stop import Stop
+from perdure.errors import InputInvalid
 from perdure.pipelines.document import documents
 from perdure.pipelines.image.pipeline import images
 from perdure.pipelines.mail.pipeline import mails
 from perdure.testing import drain, trial
-from tests.doors.command import COMMAND, environment, perdure, refused, succeeded
+from tests.doors.command import COMMAND, complaints, environment, perdure, refused, succeeded
 from tests.pipelines.image.making import corners, stored
 from tests.pipelines.mail.boxes import letter, mbox
 
@@ -30,22 +31,29 @@ PAGE = (
 )
 
 
-def test_one_that_exists_and_is_dead_is_named_with_the_command_that_starts_it_again(tmp_path: Path) -> None:
-    for name, end in (("a.zip", 18), ("b.zip", 19)):
-        (tmp_path / name).write_bytes(b"PK\x05\x06" + bytes(end))
+def test_a_dead_file_that_is_added_again_starts_again(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    (tmp_path / "b.txt").write_text("A note about queues.")
     store = f"sqlite:///{tmp_path}/p.db"
-    ids = [
-        line.split()[1]
-        for line in succeeded("add", "a.zip", "b.zip", "--store", store, cwd=tmp_path).splitlines()
-    ]
+    given = ("add", "a.zip", "b.txt", "--store", store)
+    ids = [line.split()[1] for line in succeeded(*given, cwd=tmp_path).splitlines()]
     with trial([documents, images, mails], store=store) as app:
-        assert drain(app).dead == 2
+        assert drain(app).dead == 1
 
-    one = perdure("add", "a.zip", "a.zip", "--store", store, cwd=tmp_path)
-    both = perdure("add", "a.zip", "b.zip", "--store", store, cwd=tmp_path)
+    again = succeeded(*given, cwd=tmp_path).splitlines()
+    assert again == [f"requeued {ids[0]}  a.zip", f"exists  {ids[1]}  b.txt (done)"]
+    told = [json.loads(line) for line in succeeded(*given, "--json", cwd=tmp_path).splitlines()]
+    assert [(one["answer"], one["state"]) for one in told] == [("exists", "queued"), ("exists", "done")]
+    with trial([documents, images, mails], store=store) as app:
+        assert drain(app).dead == 1
+        assert app.status(ids[0]).generation == 2
 
-    assert f"{ids[0]} exists and is dead; `perdure requeue {ids[0]}` starts it again" in one.stderr
-    assert "2 of them exist and are dead; `perdure dead groups` says why" in both.stderr
+
+def test_nul_in_a_text_is_refused(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/p.db"
+    with trial([documents], store=store) as app, pytest.raises(InputInvalid, match="NUL") as refused:
+        app.add(text="a\0b", pipeline=documents)
+    assert refused.value.code == "text_nul"
 
 
 def test_files_directories_and_urls_become_documents(tmp_path: Path) -> None:
@@ -94,7 +102,7 @@ def test_what_is_refused_keeps_no_other_from_being_added(tmp_path: Path) -> None
     ended = perdure("add", "missing.pdf", "http://127.0.0.1/", "a.txt", "--store", store, cwd=tmp_path)
 
     assert ended.returncode == 2
-    assert [line.rpartition("[")[2] for line in ended.stderr.splitlines()] == [
+    assert [line.rpartition("[")[2] for line in complaints(ended.stderr)] == [
         "file_missing]",
         "address_forbidden]",
         "perdure: 1 added, 2 refused",
@@ -153,7 +161,7 @@ def test_the_pipeline_is_chosen_by_content(tmp_path: Path) -> None:
     with trial([documents, images, mails], store=store) as app:
         found = {one.name: (one.pipeline, one.collection) for one in app.documents()}
     assert found == {
-        "mail.txt": ("mail", "archives"), "one.eml": ("document", "documents"), "photo": ("image", "documents"),
+        "mail.txt": ("mail", "archives"), "one.eml": ("document", "documents"), "photo": ("image", "images"),
         "a.md": ("document", "documents"), "": ("document", "documents"),
     }  # fmt: skip
 
@@ -222,7 +230,7 @@ def test_what_is_no_document_is_refused_with_its_reason(
         ("e-loop", "file_unreadable"), ("g-socket", "file_special"), ("zero", "file_special"),
         ("mem", "file_unreadable"), ("n" * 8, "file_unreadable"), ("hollow", "file_missing"),
     ]  # fmt: skip
-    assert ended.stderr == "perdure: 1 added, 9 refused\n"
+    assert complaints(ended.stderr) == ["perdure: 1 added, 9 refused"]
 
 
 def test_a_directory_without_files_is_refused(tmp_path: Path) -> None:
@@ -310,7 +318,11 @@ def test_many_files_share_a_transaction_and_each_has_its_answer(
     assert documents_there == 595
     assert answers.counts == {"added": 595, "exists": 4, "refused": 1}
     lines = capsys.readouterr().out.splitlines()
-    assert [line.rpartition("/")[2] for line in lines] == [f"{n:03}.txt" for n in range(600) if n != 300]
+    names = [line.rpartition("/")[2] for line in lines]
+    assert [name.removesuffix(" (queued)") for name in names] == [
+        f"{n:03}.txt" for n in range(600) if n != 300
+    ]
+    assert sum(name.endswith(" (queued)") for name in names) == 4  # those that exist
 
 
 def test_nothing_is_listed_twice_and_hidden_files_are_left(tmp_path: Path) -> None:
@@ -338,7 +350,7 @@ def test_ctrl_c_tells_what_was_added(tmp_path: Path) -> None:
 
     assert process.returncode == 130
     told = [first, *rest.splitlines()]
-    assert errors.decode() == f"perdure: stopped: {len(told):,} added\n"
+    assert complaints(errors.decode()) == [f"perdure: stopped: {len(told):,} added"]
     assert len(told) < 4_000
     with trial(documents, store=store) as app:
         assert sum(app._call(app.service.store.live()).values()) == len(told)

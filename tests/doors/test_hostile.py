@@ -82,7 +82,8 @@ CALLS: tuple[tuple[str, ...], ...] = (
     ("status",), ("status", "HELD"), ("status", "DEAD"), ("status", EVIL), ("list",), ("list", "--state", EVIL),
     ("show", "HELD"), ("show", "HELD", "--stage", "read"), ("show", "HELD", "--rows", "words"),
     ("show", "HELD", "--chunks"), ("show", "HELD", "--connections"), ("show", "HELD", "--stage", EVIL),
-    ("why", "HELD"), ("why", "DEAD"), ("why", EVIL), ("timeline", "HELD"), ("timeline", "DEAD"), ("search", "held"),
+    ("why", "HELD"), ("why", "DEAD"), ("why", EVIL),
+    ("content", EVIL), ("delete", EVIL), ("events",), ("timeline", "HELD"), ("timeline", "DEAD"), ("search", "held"),
     ("dependencies",), ("acts",), ("audit",), ("sweep", "--once"), ("metrics",), ("limit",), ("dead", "list"),
     ("dead", "groups"), ("dead", "inspect", "DEAD"), ("key", "list"), ("webhook", "list"), ("webhook", "deliveries"),
     ("webhook", "retry", EVIL), ("webhook", "remove", EVIL), ("webhook", "add", f"https://x{EVIL}"),
@@ -94,7 +95,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     ("dead", "purge", "DEAD", EVIL, "--no-export", "--yes"), ("cancel", "HELD", "--reason", EVIL), ("cancel", EVIL),
 )  # fmt: skip
 #: These run until they are stopped, or print nothing of others.
-OTHERS = {"worker", "serve", "demo", "bench", "migrate", "version", "rules", "simulate"}
+OTHERS = {"worker", "serve", "demo", "bench", "migrate", "version", "rules", "runbook", "simulate"}
 
 
 def _commands(group: typer.Typer) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -60,10 +61,11 @@ def test_documents_are_listed_by_what_they_are(three_books: tuple[str, list[str]
         assert found(name="!") == []
         assert found(pipeline="books", state="held") == [third, second, first]
         assert found(pipeline="films") == []
-        assert [found(state=word) for word in ALIASES] == [[]] * len(ALIASES)
+        assert found(state="pending") == [third, second, first]
+        assert [found(state=word) for word in ALIASES if word != "pending"] == [[]] * (len(ALIASES) - 1)
     said = succeeded("list", "--name", "dune", "--limit", "1", "--store", url)
     assert said.splitlines()[1].split() == [third, "held", "look", "dune", "2.epub"]
-    assert said.splitlines()[2] == f"more: --after {third}"
+    assert re.fullmatch(rf"more: --after \d+_{third}", said.splitlines()[2])
     rest = json.loads(succeeded("list", "--after", third, "--collection", "novels", "--json", "--store", url))
     assert ([one["id"] for one in rest["documents"]], rest["after"]) == ([first], None)
 
@@ -133,3 +135,38 @@ def test_what_is_too_long_for_a_screen_is_whole_in_a_pipe(
     shown = capsys.readouterr().out
     assert len(shown) < 100
     assert shown.endswith("more characters; --json prints all of it\n")
+
+
+def test_states_times_words_and_short_ids_at_the_command_line(three_books: tuple[str, list[str]]) -> None:
+    url, (first, second, third) = three_books
+
+    def listed(*options: str) -> list[str]:
+        said = json.loads(succeeded("list", "--json", "--store", url, *options))
+        return [one["id"] for one in said["documents"]]
+
+    assert listed("--status", "held") == listed("--state", "pending") == [third, second, first]
+    assert listed("--created-after", "1h") == [third, second, first]
+    assert listed("--created-before", "1h") == listed("--finished-after", "2020-01-01") == []
+    assert refused(2, "time_invalid", "list", "--created-after", "2030-13-01", "--store", url)
+    page = json.loads(succeeded("list", "--json", "--limit", "1", "--store", url))
+    assert listed("--after", page["after"]) == listed("--after", third[:-3]) == [second, first]
+    words = json.loads(succeeded("list", "--json", "--words", "bullmq", "--store", url))
+    assert {one["state"] for one in words["documents"]} == {"delayed"}
+    assert refused(2, "words_unknown", "list", "--words", "klingon", "--store", url)
+
+    short = second[:-3]
+    status = json.loads(succeeded("status", short, "--words", "images", "--json", "--store", url))
+    assert (status["id"], status["state"]) == (second, "pending")
+    assert json.loads(succeeded("show", short, "--json", "--store", url))["id"] == second
+    assert json.loads(succeeded("why", short, "--json", "--store", url))["id"] == second
+    for command in (("timeline",), ("show", "--rows", "words"), ("show", "--stage", "read")):
+        assert succeeded(command[0], short, *command[1:], "--store", url)
+    assert succeeded("cancel", short, "--store", url).strip().endswith("cancelled")
+    with trial(books, store=url) as app:
+        assert app.status(short).state == "cancelled"
+        assert [a.outcome for a in app.attempts(short)] == [a.outcome for a in app.attempts(second)]
+        assert app.rows(short, "words") == app.rows(second, "words") != []
+        assert app.output(short, "read") == {"text": "text 1"}
+        assert app.requeue(short) == "requeued"
+        assert app.documents(state="failed", words="bullmq") == []
+        assert [one.state for one in app.documents(org="b", words="images")] == ["pending"]

@@ -60,7 +60,8 @@ def test_limits(tmp_path: Path) -> None:
     on = ("--store", f"sqlite:///{tmp_path}/p.db")
     succeeded("migrate", *on)
     assert "No key has a limit." in succeeded("limit", *on)
-    shown = succeeded("limit", "slow.example", "--concurrency", "2", *on)
+    refused(2, "limit_key_unknown", "limit", "slow.example", "--concurrency", "2", *on)
+    shown = succeeded("limit", "slow.example", "--concurrency", "2", "--new", *on)
     assert shown.splitlines()[1].split() == ["slow.example", "2", "any", "0", "0"]
     lifted = json.loads(succeeded("limit", "slow.example", "--none", "--json", *on))
     assert lifted["limits"][0]["concurrency"] is None

@@ -18,7 +18,7 @@ from tests.doors.command import COMMAND, environment, facts, refused, succeeded
 
 OVERVIEW_KEYS = (
     "headline problems now_ms dependencies calls documents next_due_ms late_writes_refused fallbacks queues workers "
-    "dead stuck escalation audit outbox durability"
+    "dead stuck escalation audit outbox durability store"
 ).split()
 STATES = "queued running waiting held done dead cancelled".split()
 QUEUE_KEYS = "name paused ready_since_ms ready running waiting held over_limit stopped remote workers".split()
@@ -29,7 +29,7 @@ DOCUMENT_KEYS = (
 STAGE_KEYS = "stage generation version model saved_ms duration_ms size".split()
 ATTEMPT_KEYS = (
     "job generation claim attempt charged stage worker started_ms ended_ms outcome error_type error_code status_code "
-    "message delay_ms why requests"
+    "fingerprint message delay_ms why requests"
 ).split()
 
 letters = Pipeline("letters", backoff_s=0.0)

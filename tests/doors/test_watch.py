@@ -20,7 +20,7 @@ from PIL import Image
 from perdure import Document, Perdure, Pipeline
 from perdure.cli.watch import DEGRADED, Watched
 from perdure.testing import tick, trial
-from tests.doors.command import COMMAND, environment, facts, perdure
+from tests.doors.command import COMMAND, complaints, environment, facts, perdure
 from tests.doors.needing import busy, needing
 from tests.pipelines.mail.boxes import letter, mbox
 
@@ -62,7 +62,7 @@ def test_one_command_does_everything(store_url: str, tmp_path: Path) -> None:
     assert any(
         line.split()[:3] == ["dead", "extract", "broken.pdf"] and "document_corrupt" in line for line in lines
     )
-    told = [line for line in ended.stderr.splitlines() if "follow-up" not in line]
+    told = [line for line in complaints(ended.stderr) if "follow-up" not in line]
     assert told == ["perdure: 2 added", "perdure: 1 done   1 dead"]
     assert facts("--store", store_url)["queues"][0] == {
         "name": "connections", "paused": False, "ready_since_ms": None, "ready": 0, "running": 0, "waiting": 0,
@@ -92,7 +92,7 @@ def test_an_archive_is_worked_on_until_all_that_is_in_it_has_ended(tmp_path: Pat
     ended = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)
 
     told = ["perdure: 1 done", "perdure: list.mbox: of what is in it 60 done"]
-    assert (ended.returncode, ended.stderr.splitlines()) == (0, told)
+    assert (ended.returncode, complaints(ended.stderr)) == (0, told)
     assert facts("--store", store)["documents"]["done"] == 61
     box.write_bytes(mbox(*(letter(f"p{n}", hour=n) for n in range(31))))
     again = perdure("add", "list.mbox", "--work", "--store", store, cwd=tmp_path, timeout=60, **more)

@@ -69,7 +69,7 @@ async def until(condition: Callable[[], Any]) -> None:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it exits while it is read
         return False
 
 
@@ -84,5 +84,4 @@ def all_gone(pids: Iterable[int], within_s: float = 90) -> bool:
 
 
 def host_pid(cells: Nursery) -> int:
-    assert cells._host is not None
-    return cells._host.result().process.pid
+    return cells._hosts[False, False].result().process.pid

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core.chunk import Connection
 from perdure.engine.context import Context
@@ -66,6 +66,7 @@ def read(page: Page) -> str:
     return f"page {page.number}"
 
 
+T = TypeVar("T")
 PAGES = [Page(7), Page(8), Page(9)]
 
 
@@ -78,8 +79,8 @@ async def aread(page: Page) -> str:
     return read(page)
 
 
-async def collect(pairs: AsyncIterator[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    return [pair async for pair in pairs]
+async def collect(results: AsyncIterator[T]) -> list[T]:
+    return [result async for result in results]
 
 
 def name_of(value: object) -> str:

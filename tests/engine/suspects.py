@@ -80,3 +80,17 @@ def fall(doc: Document) -> None:
 
 @once.stage(attempts=5)
 def patient(doc: Document) -> None: ...
+
+
+sized = Pipeline("sized")
+
+
+@sized.stage
+def take(doc: Document) -> str:
+    return doc.text
+
+
+@sized.stage(isolate_from=100)
+def weigh(doc: Document, take: str) -> int:
+    note(doc, "weigh")
+    return len(take)

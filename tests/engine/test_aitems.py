@@ -16,11 +16,11 @@ from tests.engine.port import PAGES, FakePort, Page, aread, collect, context, ke
 
 @pytest.mark.parametrize("concurrency", [1, 2, 10])
 @pytest.mark.parametrize("run", [read, aread, lambda page: aread(page)])
-def test_pairs_come_in_order_and_saved_ones_without_running(run: Any, concurrency: int) -> None:
+def test_results_come_in_order_and_saved_ones_without_running(run: Any, concurrency: int) -> None:
     port = FakePort({"8": b'"saved 8"'})
     ctx = context(port, is_async=True)
-    pairs = asyncio.run(collect(ctx.aitems(PAGES, key=key, run=run, concurrency=concurrency)))
-    assert pairs == [(PAGES[0], "page 7"), (PAGES[1], "saved 8"), (PAGES[2], "page 9")]
+    results = asyncio.run(collect(ctx.aitems(PAGES, key=key, run=run, concurrency=concurrency)))
+    assert results == ["page 7", "saved 8", "page 9"]
     assert [name for name, _, _ in port.saves] == ["7", "9"]
 
 
@@ -34,7 +34,7 @@ def test_rows_ride_with_their_item_also_with_runs_ahead() -> None:
         return number
 
     async def stage() -> None:
-        async for number, _ in ctx.aitems(range(4), run=run, concurrency=3):
+        async for number in ctx.aitems(range(4), run=run, concurrency=3):
             ctx.emit(Row("body", n=number))
             for _ in range(5):
                 await asyncio.sleep(0)  # the others run on meanwhile
@@ -60,8 +60,8 @@ def test_as_many_runs_go_on_as_asked_for() -> None:
 
     for concurrency in (1, 3):
         most = 0
-        pairs = context(is_async=True).aitems(range(7), run=run, concurrency=concurrency)
-        assert asyncio.run(collect(pairs)) == [(n, n) for n in range(7)]
+        results = context(is_async=True).aitems(range(7), run=run, concurrency=concurrency)
+        assert asyncio.run(collect(results)) == list(range(7))
         assert most == concurrency
 
 
@@ -114,10 +114,16 @@ def test_async_iterables_and_missing_run_work_too() -> None:
             yield page
 
     port = FakePort()
-    assert asyncio.run(collect(context(port, is_async=True).aitems(pages(), key=key))) == [
-        (p, p) for p in PAGES
-    ]
+    assert asyncio.run(collect(context(port, is_async=True).aitems(pages(), key=key))) == PAGES
     assert port.saves[0] == ("7", b"null", [])
+
+
+def test_both_loops_give_the_same() -> None:
+    plain, awaited = context(), context(is_async=True)
+    assert list(plain.items(PAGES, key=key, run=read)) == asyncio.run(
+        collect(awaited.aitems(PAGES, key=key, run=read))
+    )
+    assert list(context().items(PAGES)) == asyncio.run(collect(context(is_async=True).aitems(PAGES)))
 
 
 def test_each_kind_of_loop_belongs_to_its_kind_of_stage() -> None:

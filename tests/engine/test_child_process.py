@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -61,3 +62,30 @@ def test_children_are_found_when_a_thread_ends_meanwhile(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "listdir", lambda path: ["0", *there(path)])  # a thread that has ended since
     with sleeping({}) as pid:
         assert pid in children(os.getpid())
+
+
+SEEN = """
+import ctypes, os, sys
+from perdure.engine.child_process import hide_memory
+
+def dumpable():
+    return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+
+hide_memory(sys.argv[1])
+print(dumpable(), flush=True)
+pid = os.fork()
+if pid == 0:
+    print(dumpable(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "dumpable"), [("postgresql://ann:pw@host/db", ["0", "1"]), ("sqlite:///a.db", ["1", "1"])]
+)
+def test_memory_is_hidden_where_the_address_of_a_server_is_in_it(store: str, dumpable: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SEEN, store], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == dumpable

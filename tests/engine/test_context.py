@@ -51,8 +51,7 @@ def test_inside_run_the_key_names_the_item() -> None:
         return actx.idempotency_key()
 
     actx = context(is_async=True)
-    pairs = asyncio.run(collect(actx.aitems(PAGES, key=key, run=ask, concurrency=3)))
-    assert [result for _, result in pairs] == keys
+    assert asyncio.run(collect(actx.aitems(PAGES, key=key, run=ask, concurrency=3))) == keys
 
 
 def test_progress_and_facts_reach_those_who_ask() -> None:

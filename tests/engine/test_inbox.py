@@ -9,6 +9,7 @@ import pytest
 
 from perdure.engine.call import SMALL, Inbox, send
 from perdure.engine.crossing import ASK, CHUNK, DONE, HEAD
+from perdure.engine.wire import Malformed
 
 
 def talk(*written: bytes) -> list[tuple[int, bytes]]:
@@ -31,7 +32,7 @@ def talk(*written: bytes) -> list[tuple[int, bytes]]:
             try:
                 while True:
                     found.append(await inbox.receive())
-            except EOFError:
+            except (EOFError, Malformed):
                 await writing
         return found
 

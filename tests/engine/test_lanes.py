@@ -300,3 +300,41 @@ def test_a_large_organisation_does_not_starve_a_small_one(store_url: str, weight
         while ran.count("small") < 6:
             assert tick(app) == 1
         assert ran.count("large") <= 6 / weight + 2
+
+
+@pytest.mark.parametrize("name", ["openai~", "ocr+openai", "~"])
+def test_a_name_that_would_be_another_lane_is_refused_wherever_it_enters(store_url: str, name: str) -> None:
+    pipeline = Pipeline("books")
+    with pytest.raises(PipelineInvalid, match="must be a small letter"):
+        pipeline.stage(needs=[name])(lambda doc: None)
+    told = [("openai",)]
+
+    @pipeline.stage(attempts=1, needs=lambda: told[0])
+    def read(doc: Document) -> None:
+        raise DependencyDown(name, confirmed=True)
+
+    with trial(pipeline, store=store_url) as app:
+        with pytest.raises(InputInvalid, match="a small letter"):
+            app.hold(name)
+        with pytest.raises(InputInvalid, match="a small letter"):
+            app.release(name)
+        id_ = app.add(text="a", pipeline=pipeline).id
+        assert drain(app).dead == 1
+        assert "the name of a dependency must be a small letter" in str(app.status(id_).error_message)
+        assert name not in {one.name for one in app.dependencies()}
+        told[0] = (name,)
+        with pytest.raises(PipelineInvalid, match="of a dependency must be"):
+            app.add(text="b", pipeline=pipeline)
+
+
+def test_a_limit_may_have_any_key(store_url: str) -> None:
+    """Keys of limits are no part of a lane."""
+    pipeline = Pipeline("books", concurrency_key=lambda doc: "host~")
+
+    @pipeline.stage
+    def read(doc: Document) -> None: ...
+
+    with trial(pipeline, store=store_url) as app:
+        app.limit("host~", concurrency=1)
+        app.add(text="a", pipeline=pipeline)
+        assert drain(app).done == 1

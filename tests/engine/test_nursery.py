@@ -15,13 +15,16 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from perdure.engine.host import GRACE_S, Host
 from perdure.engine.isolate import (
     CellCrashed,
     CellOverdue,
     Limits,
+    Nursery,
     NurseryLost,
     PreloadFailed,
 )
+from perdure.engine.nursery import children
 from perdure.errors import Permanent
 from tests.engine.cells import MIB, WORK, alive, all_gone, host_pid, nursery, run, unasked, until
 
@@ -186,6 +189,31 @@ def test_a_lost_nursery_is_nobodys_fault_and_replaced() -> None:
     run(work())
 
 
+def test_a_nursery_whose_end_is_noticed_late_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells die with it, so their connections end before anybody knows why."""
+    bury = Host.bury
+
+    async def late(host: Host, patience_s: float) -> str:
+        while not all(call.doomed for call in host.calls.values()):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * GRACE_S)
+        return await bury(host, patience_s)
+
+    async def work() -> None:
+        pids: list[int] = []
+        async with nursery() as cells:
+            call = cells.run(f"{WORK}:sleeping", b"1000", unasked, Limits(), started=pids.append)
+            task = asyncio.create_task(call)
+            await until(lambda: pids)
+            monkeypatch.setattr(Host, "bury", late)
+            os.kill(host_pid(cells), signal.SIGKILL)
+            with pytest.raises(NurseryLost, match="SIGKILL"):
+                await task
+            monkeypatch.setattr(Host, "bury", bury)
+
+    run(work())
+
+
 def test_a_frozen_nursery_does_not_hold_up_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.engine.host.KILL_S", 0.5)
 
@@ -194,9 +222,8 @@ def test_a_frozen_nursery_does_not_hold_up_a_kill(monkeypatch: pytest.MonkeyPatc
             await cells.warm()
 
             async def freeze() -> None:
-                assert cells._host is not None
-                calls = cells._host.result().calls
-                # a cell that the nursery has not reported yet has no clock
+                calls = cells._hosts[False, False].result().calls
+                # the time of a cell that the nursery has not reported yet has not begun
                 while not any(call.began is not None for call in calls.values()):
                     await asyncio.sleep(0.01)
                 os.kill(host_pid(cells), signal.SIGSTOP)
@@ -206,6 +233,38 @@ def test_a_frozen_nursery_does_not_hold_up_a_kill(monkeypatch: pytest.MonkeyPatc
                 await cells.run(f"{WORK}:sleeping", b"1000", unasked, Limits(wall_s=0.5))
             await freezing
             assert await cells.run(f"{WORK}:echo", b"x", unasked, Limits()) == b"x"
+
+    run(work())
+
+
+def test_a_nursery_that_is_frozen_before_it_forks_is_replaced() -> None:
+    async def work() -> None:
+        async with nursery() as cells:
+            await cells.warm()
+            cells._hosts[False, False].result().ready_s = 0.5
+            frozen = host_pid(cells)
+            os.kill(frozen, signal.SIGSTOP)
+            with pytest.raises(NurseryLost, match="started no cell in time"):
+                await cells.run(f"{WORK}:echo", b"x", unasked, Limits(wall_s=0.5))
+            await until(lambda: not alive(frozen))
+            assert await cells.run(f"{WORK}:echo", b"x", unasked, Limits()) == b"x"
+
+    run(work())
+
+
+def test_a_cell_that_is_frozen_before_it_begins_is_killed_alone() -> None:
+    async def work() -> None:
+        cells = Nursery(["tests.engine.standing"])
+        try:
+            await cells.warm()
+            host = cells._hosts[False, False].result()
+            host.ready_s = 0.5
+            with pytest.raises(NurseryLost, match="was not ready within"):
+                await cells.run(f"{WORK}:echo", b"x", unasked, Limits(wall_s=0.5))
+            assert children(host.process.pid) == []
+            assert not host.gone()
+        finally:
+            await cells.close()
 
     run(work())
 
@@ -374,7 +433,7 @@ PARENT = """
         async def note(message):
             left.extend(json.loads(message))
             if len(left) == 6:
-                print(json.dumps([cells._host.result().process.pid, *pids, *left]), flush=True)
+                print(json.dumps([cells._hosts[False, False].result().process.pid, *pids, *left]), flush=True)
             return b""
         await asyncio.gather(
             *(cells.run({module!r} + ":leaving", b"hang", note, Limits(), started=pids.append) for _ in range(3))

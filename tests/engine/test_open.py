@@ -119,6 +119,14 @@ def test_an_awaited_app_that_is_not_open_says_so(store_url: str) -> None:
     asyncio.run(scene())
 
 
+def test_an_app_that_is_open_is_not_opened_again(tmp_path: Path) -> None:
+    app = Perdure(f"sqlite:///{tmp_path}/books.db", pipelines=[notes()])
+    with app, pytest.raises(UsageError, match="open already"):
+        app.__enter__()
+    with app:
+        assert app.documents() == []
+
+
 def test_an_app_can_be_closed_and_opened_again(store_url: str) -> None:
     pipeline = notes()
     app = Perdure(store_url, pipelines=[pipeline], settings=QUICK)

@@ -67,7 +67,7 @@ def test_rows_and_messages_with_nul_and_lone_surrogates_are_kept_alike(store_url
         raise Permanent(NUL, f"bad text {LONE} {NUL}")
 
     with trial(pipeline, store=store_url) as app:
-        id_ = app.add(text=NUL, pipeline=pipeline, meta={NUL: NUL}).id
+        id_ = app.add(data=NUL.encode(), pipeline=pipeline, meta={NUL: NUL}).id
         assert drain(app).dead == 1
         assert app.rows(id_, "words") == [({"word": NUL}, "a�b"), ({"word": "a�b"}, NUL)]
         status, (attempt,) = app.status(id_), app.attempts(id_)

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.pipeline import Pipeline
 from perdure.errors import PipelineInvalid
+from tests.core.jobs import UNSTARTED
 from tests.engine.port import DOC, context, name_of
 
 
@@ -171,9 +172,11 @@ def test_each_stage_has_its_own_policy_within_the_jobs() -> None:
 
     base = pipeline.policy
     assert base == Policy(5, 300_000, 3_600_000, jitter=True)
-    assert patient.policy(base) == Policy(5, 1_500, 3_600_000, jitter=True)
-    assert other.policy(base) == Policy(2, 300_000, 3_600_000, jitter=True)
-    assert other.policy(Policy(attempts=9, pinned=True)).attempts == 9  # the document's own
+    job = replace(UNSTARTED, policy=base)
+    assert patient.policy(job) == Policy(5, 1_500, 3_600_000, jitter=True)
+    assert other.policy(job) == Policy(2, 300_000, 3_600_000, jitter=True)
+    own = replace(UNSTARTED, policy=Policy(attempts=9, pinned=True))
+    assert other.policy(own).attempts == 9  # the document's own
     assert (patient.lease_ms, other.lease_ms) == (60_000, 20_000)
     assert empty().policy == Policy()
 

@@ -129,7 +129,7 @@ def test_items_larger_than_a_row_are_taken_up_too(store_url: str) -> None:
     @pipeline.stage
     async def embed(doc: Document, ctx: Context) -> int:
         n = 0
-        async for _, answer in ctx.aitems("abc", run=ask):
+        async for answer in ctx.aitems("abc", run=ask):
             n += len(answer)
         if ctx.attempt == 1:
             raise Transient("after the last item")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -14,8 +15,9 @@ import pytest
 
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
+from perdure.engine.call import BEHIND
 from perdure.engine.host import REST_S
-from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery
+from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery, RemoteError
 from perdure.errors import PipelineInvalid
 from tests.engine import cells
 
@@ -53,6 +55,18 @@ def leaves_an_orphan(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
             time.sleep(60)
         os._exit(0)
     os.wait()
+    return str(os.getpid()).encode()
+
+
+def takes_long(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    """Until it and a program that it started stand behind others."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with subprocess.Popen(["sleep", "60"]) as started:
+        while min(os.getpriority(os.PRIO_PROCESS, one) for one in (0, started.pid)) < min(
+            19, before + BEHIND
+        ):
+            time.sleep(0.01)
+        started.kill()
     return str(os.getpid()).encode()
 
 
@@ -101,8 +115,14 @@ async def test_at_the_same_time_each_has_its_own(nursery: Nursery) -> None:
 @in_nursery
 async def test_after_an_error_it_serves_no_other(nursery: Nursery) -> None:
     first = await run(nursery, pid)
-    with pytest.raises(ValueError, match="its own"):
+    with pytest.raises(RemoteError, match="its own"):
         await run(nursery, raises)
+    assert await run(nursery, pid) != first
+
+
+@in_nursery
+async def test_one_that_takes_long_stands_behind_others_and_serves_no_more(nursery: Nursery) -> None:
+    first = await run(nursery, takes_long)
     assert await run(nursery, pid) != first
 
 

@@ -76,7 +76,7 @@ def test_nothing_terminal_is_shown_between_attempts(store_url: str) -> None:
         assert app.status(id_).state == "queued"
         tick(app)
         status = app.status(id_)
-        assert (status.state, status.finished_ms, status.error_code) == ("waiting", None, None)
+        assert (status.state, status.finished_ms, status.error_code) == ("waiting", None, "transient")
         assert status.run_at_ms == app.clock.now_ms() + 2_000
         assert not events.of(DocumentDead)
         assert tick(app) == 0

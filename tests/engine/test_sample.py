@@ -63,8 +63,8 @@ def chunk(doc: Document, extract: Text) -> list[str]:
 @books.stage(needs=["openai"])
 async def embed(doc: Document, chunk: list[str], ctx: Context) -> Result[int]:
     n = 0
-    async for batch, vectors in ctx.aitems(batched(chunk, 2), run=ask_openai):
-        ctx.emit(Row("vectors", batch=batch.index, data=vectors))
+    async for vectors in ctx.aitems(batched(chunk, 2), run=ask_openai):
+        ctx.emit(Row("vectors", first=n, data=vectors))
         n += len(vectors)
     return Result(n, spawn=[connect.job(doc)])
 

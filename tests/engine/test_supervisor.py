@@ -1,4 +1,4 @@
-"""Who is charged when a worker's process ends: a document that was alone, never one of several."""
+"""A supervisor whose children end before they work, and one that is told to stop while it waits."""
 
 from __future__ import annotations
 
@@ -9,39 +9,17 @@ import signal
 import socket
 import subprocess
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from perdure.cli import main
-from perdure.core.outcome import Orphaned, Overdue
 from perdure.core.stuck import StuckPolicy
 from perdure.engine import supervisor as supervisors
 from perdure.engine.child_process import Child
 from perdure.engine.slate import Slate
 from perdure.engine.supervisor import Supervisor
-from tests.core.jobs import FIRST
-
-OTHER = replace(FIRST, id=2, token=10)
-QUIET = replace(FIRST, id=3, token=11)
-
-
-def test_of_several_that_had_begun_none_is_charged_for_a_worker_that_stood_still() -> None:
-    supervisor, both = Supervisor("app", {}), {(FIRST.id, FIRST.token), (OTHER.id, OTHER.token)}
-
-    results = [supervisor._result(job, both, True, "stood still") for job in (FIRST, OTHER, QUIET)]
-
-    assert results == [Orphaned(FIRST.stage, "stood still", blame) for blame in (True, True, False)]
-
-
-def test_one_that_had_begun_alone_is_charged() -> None:
-    alone = {(FIRST.id, FIRST.token)}
-
-    guilty, other = (Supervisor("app", {})._result(job, alone, True, "") for job in (FIRST, OTHER))
-
-    assert isinstance(guilty, Overdue)
-    assert other == Orphaned(OTHER.stage, "", blame=False)
 
 
 class Brief(Child):
@@ -74,6 +52,7 @@ class Fleeting(Supervisor):
             self.stop()
         return Brief.begun({
             "store": f"sqlite:///{self.directory}/a.db", "direct_url": None, "queues": ["default"], "grace_s": 0.0,
+            "loop_stall_s": 60.0,
             "retention_age_ms": None, "retention_count": None, "retention_calls_ms": 1000,
             "stuck": asdict(StuckPolicy()),
         })  # fmt: skip

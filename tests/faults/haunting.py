@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure import Context, Document, Pipeline, Result
-from tests.faults.record import Run
+from tests.faults.record import INSERT_EFFECT, Run
 
 LEASE_S = 2
 ITEMS = 3
@@ -21,7 +21,7 @@ async def drift(doc: Document, ctx: Context) -> Result[int]:
     return run.finish(ctx, 1)
 
 
-@haunt.stage(isolate=True)
+@haunt.stage(isolate=True, statements=[INSERT_EFFECT])
 def moan(doc: Document, drift: int, ctx: Context) -> Result[int]:
     run = Run(doc, "moan")
 

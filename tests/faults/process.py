@@ -60,7 +60,8 @@ class WorkerProcess:
         """The pid of the process that runs stages."""
         for process in self.processes:
             with suppress(psutil.Error):
-                if "perdure.cli.child" in process.cmdline():
+                said = process.cmdline()  # its title, or how it was started while it has none yet
+                if "perdure.cli.child" in said or " ".join(said).rstrip().endswith(": stages"):
                     return process.pid
         return None
 

@@ -225,12 +225,12 @@ class ParcelFleet(Fleet):
         ended = self.look("SELECT name, state FROM document")
         _check("documents", ended, {(name,): "done" for name in (*self.ids, *children)})
         counted = self.look(
-            "SELECT d.name, substr(key, 41), (j.state, attempts, claims, postpones, releases, crashes, holds, outcome, "
-            "claim, attempt, charged)::text FROM job j JOIN document d ON d.id = document_id "
+            "SELECT d.name, substr(key, 41), (j.state, j.attempts, j.claims, postpones, releases, crashes, holds, "
+            "outcome, claim, attempt, charged)::text FROM job j JOIN document d ON d.id = document_id "
             "LEFT JOIN attempt a ON a.document_id = d.id AND job_key = key"
         )
         _check("jobs and their history", counted, dict.fromkeys(jobs, "(done,1,1,0,0,0,0,done,1,1,t)"))
-        saved = self.look("SELECT name, stage, s.inline FROM saved s JOIN document d ON d.id = document_id")
+        saved = self.look("SELECT name, s.stage, s.inline FROM saved s JOIN document d ON d.id = document_id")
         _check("outputs", [(name, stage, json.loads(data)) for name, stage, data in saved], runs)
         emitted = self.look("SELECT d.name, key, data FROM emitted JOIN document d ON d.id = document_id")
         _check(

@@ -13,7 +13,7 @@ import time
 
 from perdure import Context, Document, Perdure, Pipeline, Result
 from tests.faults import forking, haunting, voyage
-from tests.faults.record import Run
+from tests.faults.record import INSERT_EFFECT, Run
 
 STORE_VARIABLE = "FAULTS_STORE"
 ITEMS = 4
@@ -47,7 +47,7 @@ def extract(doc: Document, fetch: str, ctx: Context) -> Result[str]:
     return run.finish(ctx, fetch.upper())
 
 
-@steps.stage(isolate=True)
+@steps.stage(isolate=True, statements=[INSERT_EFFECT])
 def split(doc: Document, extract: str, ctx: Context) -> Result[list[int]]:
     run = Run(doc, "split")
     run.at("split:begin")
@@ -74,8 +74,9 @@ async def embed(doc: Document, split: list[int], ctx: Context) -> Result[int]:
         await run.at_async(f"embed:item-{number}")
         return split[number] + 1
 
-    total = 0
-    async for number, vector in ctx.aitems(range(ITEMS), run=one):
+    total, numbers = 0, iter(range(ITEMS))
+    async for vector in ctx.aitems(range(ITEMS), run=one):
+        number = next(numbers)
         run.emit(ctx, f"embed-{number}")
         await run.at_async(f"embed:body-{number}")
         total += vector
@@ -123,7 +124,7 @@ def provoke(doc: Document, ctx: Context) -> Result[int]:
 greedy = Pipeline("greedy", backoff_s=0.1, attempts=5)
 
 
-@greedy.stage(isolate=True, memory_mb=150)
+@greedy.stage(isolate=True, memory_mb=150, statements=[INSERT_EFFECT])
 def hoard(doc: Document, ctx: Context) -> Result[int]:
     run = Run(doc, "hoard")
     hoarded = []

@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from perdure import Context, Document, Pipeline, Result
-from tests.faults.record import Run
+from tests.faults.record import INSERT_EFFECT, Run
 
 STAGES = ["fetch", "extract", "split", "embed", "index"]
 LANDING = "land"
@@ -44,7 +44,7 @@ def extract(doc: Document, fetch: str, ctx: Context) -> Result[int]:
     return run.finish(ctx, len(fetch))
 
 
-@voyage.stage(isolate=True)
+@voyage.stage(isolate=True, statements=[INSERT_EFFECT])
 def split(doc: Document, extract: int, ctx: Context) -> Result[int]:
     run = Run(doc, "split")
 
@@ -69,8 +69,9 @@ async def embed(doc: Document, split: int, ctx: Context) -> Result[int]:
         await asyncio.sleep(pace_s(doc) / ITEMS)
         return number + split
 
-    total = 0
-    async for number, part in ctx.aitems(range(ITEMS), run=one):
+    total, numbers = 0, iter(range(ITEMS))
+    async for part in ctx.aitems(range(ITEMS), run=one):
+        number = next(numbers)
         run.emit(ctx, f"embed-{number}")
         total += part
     return run.finish(ctx, total)
@@ -95,7 +96,7 @@ async def land(doc: Document, ctx: Context) -> Result[int]:
 hasty = Pipeline("hasty", backoff_s=0.1, lease_s=3)
 hasty.stage(fetch)
 hasty.stage(extract)
-hasty.stage(isolate=True)(split)
+hasty.stage(isolate=True, statements=[INSERT_EFFECT])(split)
 hasty.stage(embed)
 hasty.stage(index)
 

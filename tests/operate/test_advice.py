@@ -19,27 +19,37 @@ CASES = [
     (Facts("ocr_needed", age_ms=31 * DAY_MS), 2, Action.FIX),
     (Facts("setting_invalid", "SettingInvalid"), 3, Action.FIX),
     (Facts("unexpected", "AuthenticationError", 401, needs=("openai",)), 4, Action.FIX),
-    (Facts("stage_timeout"), 5, Action.RAISE),
-    (Facts("crashed:memory_exceeded"), 5, Action.RAISE),
-    (Facts("image_bomb"), 5, Action.RAISE),
-    (Facts("maybe_done", status_code=503), 6, Action.LOOK),
-    (Facts("rescheduled", needs=("openai",)), 7, Action.REQUEUE),
-    (Facts("http_429"), 7, Action.REQUEUE),
-    (Facts("blobs_unavailable"), 7, Action.REQUEUE),
-    (Facts("bad_gateway", "HTTPStatusError", 502), 7, Action.REQUEUE),
-    (Facts("unexpected", "ReadTimeout"), 7, Action.REQUEUE),
-    (Facts("postpones_exhausted"), 8, Action.REQUEUE),
-    (Facts("worker_lost"), 9, Action.REQUEUE),
-    (Facts("crashed:SIGKILL"), 9, Action.REQUEUE),
-    (Facts("unexpected", "KeyError"), 10, Action.LOOK),
-    (Facts("crashed:SIGSEGV"), 10, Action.LOOK),
-    (Facts("contract_broken"), 10, Action.LOOK),
-    (Facts("type_unsupported"), 11, Action.FIX),
-    (Facts("document_empty", age_ms=29 * DAY_MS), 12, Action.FIX),
-    (Facts("http_404", age_ms=29 * DAY_MS), 13, Action.FIX),
-    (Facts("http_401"), 13, Action.FIX),
-    (Facts("document_corrupt"), 13, Action.FIX),
-    (Facts("a_code_of_ours"), 13, Action.FIX),
+    (Facts("call_unauthorized", "AuthenticationError", 401, needs=("openai",)), 4, Action.FIX),
+    (Facts("call_unauthorized", "AuthenticationError", 401), 5, Action.FIX),
+    (Facts("call_unauthorized", "NoCredentialsError"), 5, Action.FIX),
+    (Facts("call_quota", "RateLimitError", 429, needs=("openai",)), 6, Action.FIX),
+    (Facts("stage_timeout"), 7, Action.RAISE),
+    (Facts("crashed:memory_exceeded"), 7, Action.RAISE),
+    (Facts("image_bomb"), 7, Action.RAISE),
+    (Facts("maybe_done", status_code=503), 8, Action.LOOK),
+    (Facts("rescheduled", needs=("openai",)), 9, Action.REQUEUE),
+    (Facts("http_429"), 9, Action.REQUEUE),
+    (Facts("blobs_unavailable"), 9, Action.REQUEUE),
+    (Facts("bad_gateway", "HTTPStatusError", 502), 9, Action.REQUEUE),
+    (Facts("unexpected", "ReadTimeout"), 9, Action.REQUEUE),
+    (Facts("postpones_exhausted"), 10, Action.REQUEUE),
+    (Facts("worker_lost"), 11, Action.REQUEUE),
+    (Facts("crashed:SIGKILL"), 11, Action.REQUEUE),
+    (Facts("store_error", "StoreError"), 12, Action.LOOK),
+    (Facts("statement_undeclared"), 12, Action.LOOK),
+    (Facts("unexpected", "HTTPStatusError", 404), 13, Action.FIX),
+    (Facts("unexpected", "KeyError"), 14, Action.LOOK),
+    (Facts("crashed:SIGSEGV"), 14, Action.LOOK),
+    (Facts("contract_broken"), 14, Action.LOOK),
+    (Facts("call_refused", "BadRequestError", 400, needs=("openai",)), 15, Action.FIX),
+    (Facts("call_refused", "InternalServerError", 503), 9, Action.REQUEUE),
+    (Facts("call_invalid", "ValidationError"), 15, Action.FIX),
+    (Facts("type_unsupported"), 16, Action.FIX),
+    (Facts("document_empty", age_ms=29 * DAY_MS), 17, Action.FIX),
+    (Facts("http_404", age_ms=29 * DAY_MS), 18, Action.FIX),
+    (Facts("http_401"), 18, Action.FIX),
+    (Facts("document_corrupt"), 18, Action.FIX),
+    (Facts("a_code_of_ours"), 18, Action.FIX),
 ]
 
 
@@ -66,3 +76,9 @@ def test_people_read_the_same_table() -> None:
     rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| ")]
     told = [row for row in rows if row.rsplit("|", 2)[-2].strip(" *`") in set(Action)]
     assert told == [f"| {rule.when} | `{rule.action}` |" for rule in RULES]
+
+
+def test_no_advice_sends_to_the_command_that_shows_it() -> None:
+    for rule in RULES:
+        assert "dead inspect" not in rule.text
+        assert "dead groups" not in rule.text

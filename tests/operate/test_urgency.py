@@ -22,25 +22,34 @@ WORKER = {
     "alive": True,
     "in_hand": 0,
     "beat_ms": NOW - HOUR,
+    "silent_since_ms": None,
 }
 OCR = {
     "name": "ocr", "state": "down", "since_ms": NOW - HOUR, "reason": "refused", "held_by": BREAKER, "held": 41,
     "probe_at_ms": None, "probes": 1, "ramp_per_s": None, "nominal_per_s": None,
+    "tokens": 10.0, "limit_per_s": None, "success_share": None, "breaker": "open",
 }  # fmt: skip
 CALLS = {
     "api_name": "ocr", "operations": 9, "retry_rate": 0.0, "success_after_retry": None, "retries_per_retried": None,
     "p95_added_ms": None, "failure_rate": 0.0,
 }  # fmt: skip
-GROUP = {"fingerprint": "f", "stages": ["embed"], "error_type": "E", "code": "http_503", "count": 8}
+GROUP = {
+    "fingerprint": "f",
+    "stages": ["embed"],
+    "error_type": "E",
+    "code": "http_503",
+    "count": 8,
+    "job": "",
+}
 WELL: dict[str, Any] = {
     "now_ms": NOW, "documents": {"queued": 0, "running": 2, "done": 1_200}, "due_ms": {}, "queues": [QUEUE],
     "workers": [WORKER], "dependencies": [{**OCR, "state": "up"}], "calls": [CALLS],
-    "dead": {"documents": 0, "groups": []},
+    "dead": {"documents": 0, "follow_ups": {}, "groups": []},
     "stuck": {"documents": 0, "since_ms": None, "starved": 0, "checked_ms": None},
     "escalation": {"tier": 1, "name": "automatic", "why": "all is seen to by itself", "answer_by_ms": None},
     "audit": {"difference": 0, "looked_ms": NOW, "problems": None, "audited_ms": None},
     "outbox": {"waiting": 0, "since_ms": None, "reason": None}, "given_back": [], "unserved": [], "oldest_writer": None,
-    "exposed": None, "clear_secrets": 0,
+    "exposed": None, "clear_secrets": 0, "dead_deliveries": {},
     "durability": {"synchronous_commit": "on", "fsync": "on"},
 }  # fmt: skip
 GONE = {**WORKER, "alive": False, "in_hand": 2}
@@ -57,6 +66,14 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "ready": 7, "workers": 0}], "workers": [{**GONE, "in_hand": 0}]}, "critical",
             "No worker serves 7 jobs in queue documents (the last one, host:1, went 1.0 h ago)", "perdure worker",
+        ),
+        (
+            {"dead_deliveries": {"acme": 2}}, "warning",
+            "2 deliveries to webhooks of organisation acme failed for good", "perdure webhook retry --org acme",
+        ),
+        (
+            {"dead": {"documents": 0, "follow_ups": {"on_dead": 1}, "groups": []}}, "warning",
+            "1 follow-up job on_dead is dead", "perdure dead groups on_dead.failed",
         ),
         (
             {"clear_secrets": 2}, "notice",
@@ -113,11 +130,11 @@ def test_all_is_well() -> None:
             "Worker 3 (host:1) is gone with 2 jobs in hand; others take them back within seconds", None,
         ),
         (
-            {"dead": {"documents": 12, "groups": [GROUP]}}, "warning",
+            {"dead": {"documents": 12, "follow_ups": {}, "groups": [GROUP]}}, "warning",
             "12 documents are dead, 8 of them of http_503 at stage embed", "perdure dead groups",
         ),
         (
-            {"dead": {"documents": 8, "groups": [GROUP]}}, "warning",
+            {"dead": {"documents": 8, "follow_ups": {}, "groups": [GROUP]}}, "warning",
             "8 documents are dead of http_503 at stage embed", "perdure dead groups",
         ),
         (
@@ -146,6 +163,11 @@ def test_all_is_well() -> None:
         (
             {"queues": [{**QUEUE, "paused": True, "stopped": 5}]}, "warning",
             "Queue documents is paused, 5 jobs wait", "perdure resume documents",
+        ),
+        (
+            {"workers": [{**WORKER, "in_hand": 2, "silent_since_ms": NOW - 40_000}]}, "warning",
+            "Worker 3 (host:1) has not answered for 40 s with 2 jobs in hand; its supervisor replaces it, and the log "
+            "says where it stands", None,
         ),
         (
             {"queues": [{**QUEUE, "paused": True}]}, "notice",
@@ -182,7 +204,12 @@ def test_each_problem(more: dict[str, Any], severity: str, text: str, press: str
 
 
 def test_the_worst_comes_first() -> None:
-    facts = {**WELL, "workers": [GONE], "dead": {"documents": 8, "groups": [GROUP]}, "dependencies": [OCR]}
+    facts = {
+        **WELL,
+        "workers": [GONE],
+        "dead": {"documents": 8, "follow_ups": {}, "groups": [GROUP]},
+        "dependencies": [OCR],
+    }
     found = problems(facts)
     assert [one.severity for one in found] == ["critical", "warning", "warning"]
     assert headline(facts, found) == (
@@ -206,3 +233,6 @@ def test_kpis_are_graded() -> None:
     rates = [grade("retry_rate", value) for value in (None, 0.05, 0.06, 0.2, 0.21)]
     assert rates == ["", "", "look", "look", "alarm"]
     assert [grade("success_after_retry", value) for value in (0.9, 0.7, 0.4)] == ["", "look", "alarm"]
+    assert [grade("retries_per_retried", value) for value in (2.0, 2.1, 3.1)] == ["", "look", "alarm"]
+    assert [grade("p95_added_ms", value) for value in (5_000, 9_999, 10_001)] == ["", "look", "alarm"]
+    assert [grade("failure_rate", value) for value in (0.01, 0.02, 0.06)] == ["", "look", "alarm"]

@@ -57,6 +57,22 @@ def said(state: str, known: Situation = HERE, *, job: JobRecord | None = JOB, **
     return explain(replace(known, status=status, job=job, **more)).sentence
 
 
+SILENT = replace(WORKER, silent_since_ms=NOW - 40_000)
+
+
+def test_a_worker_that_does_not_answer_is_not_at_work() -> None:
+    running = said("running", job=RUNNING, worker=SILENT)
+    assert "but that worker has not answered for 40 s" in running
+    assert "it is at work" not in running
+    assert "is at work" in said("running", job=RUNNING, worker=WORKER)
+
+    queued = said("queued", serving=(SILENT,))
+    assert "because worker 3 (host:12) of queue documents has not answered for 40 s" in queued
+    both = (replace(SILENT, id=4, silent_since_ms=NOW - 20_000), SILENT)
+    assert "of queue documents have not answered for 40 s" in said("queued", serving=both)
+    assert "not answered" not in said("queued", serving=(SILENT, WORKER))
+
+
 def test_queued() -> None:
     assert said("queued") == (
         "It is next in queue documents after 1.0 min and begins as soon as a slot is free."
@@ -73,7 +89,9 @@ def test_queued() -> None:
     assert said("queued", serving=()) == (
         "It has waited for 1.0 min because no worker serves queue documents: press `perdure worker`."
     )
-    assert "alone because a worker died with it in hand" in said("queued", job=replace(JOB, suspect=True))
+    assert "alone because a worker died or stood still with it in hand" in said(
+        "queued", job=replace(JOB, suspect=True)
+    )
     assert "finds out whether ocr is back" in said("queued", job=replace(JOB, probe="ocr"))
     assert said("queued", job=None) == "It is in no queue although it has not ended: press `perdure audit`."
 
@@ -228,7 +246,7 @@ def test_a_follow_up_that_failed_is_said() -> None:
     cause = replace(FAILED, job_key=FOLLOWER.key, outcome="dead", error_code="bad_vectors", status_code=None)
     assert said("done", finished_ms=NOW - 1_000, followers=(FOLLOWER,), attempts=(cause,)) == (
         "It is done, 1.0 s ago; its follow-up job detect_connections failed: bad_vectors (the line is busy): press "
-        "`perdure requeue d1`."
+        "`perdure dead requeue d1`."
     )
     well = replace(FOLLOWER, state="done")
     assert said("done", finished_ms=NOW - 1_000, followers=(well,)) == "It is done, 1.0 s ago."

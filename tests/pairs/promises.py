@@ -17,7 +17,12 @@ _NEVER = {
     ),
     "dead and not listed, or listed and not dead": (
         "SELECT d.id FROM document d LEFT JOIN dead x ON x.org = d.org AND x.document_id = d.id "
-        "WHERE (d.state = 'dead') <> (x.org IS NOT NULL)"
+        "AND x.job = '' WHERE (d.state = 'dead') <> (x.org IS NOT NULL)"
+    ),
+    "a follow-up job that is listed and not dead": (
+        "SELECT x.document_id FROM dead x WHERE x.job <> '' AND NOT EXISTS (SELECT 1 FROM job j WHERE j.org = x.org "
+        "AND j.document_id = x.document_id AND j.state = 'dead' AND j.key = 'doc-' || x.document_id || '/' || x.job || "
+        "CASE WHEN x.generation > 1 THEN '-g' || x.generation ELSE '' END)"
     ),
     "a job of another generation than its document": (
         "SELECT d.id FROM document d JOIN job j ON j.org = d.org AND j.document_id = d.id AND j.key = 'doc-' || d.id "

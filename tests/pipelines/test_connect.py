@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from perdure import Context, Document, Pipeline, Result
 from perdure.core.chunk import Connection
-from perdure.pipelines.connect import connect, detect_connections
+from perdure.core.events import ForeignKeyRefused
+from perdure.pipelines.connect import Asked, asked, connect, detect_connections
 from perdure.pipelines.document import documents
-from perdure.testing import drain, failing, tick, trial
+from perdure.testing import drain, failing, recording, tick, trial
 
 SEA = "Whales sing in the deep blue sea, and they travel very far to do so."
 HARBOUR = "Ships wait in the harbour until the storm over the sea has gone."
@@ -25,6 +29,48 @@ def test_the_document_is_done_without_it_and_its_input_says_what_for(store_url: 
         assert app.status(id_).state == "done"
         failed = [a for a in app.attempts(id_) if a.job_key == f"doc-{id_}/detect_connections"]
         assert [a.outcome for a in failed] == ["retry", "retry", "dead"]
+
+
+def test_its_input_names_document_chunks_and_trigger(store_url: str) -> None:
+    heard: list[dict[str, object]] = []
+    listening = Pipeline("listening", then=[detect_connections])
+
+    @listening.stage
+    def cut(doc: Document) -> Result[int]:
+        return Result(3, spawn=[detect_connections.job(doc, **asked(doc, 3))])
+
+    original = connect.fn
+
+    async def noted(ctx: Context, input: Asked) -> int:
+        heard.append(asdict(input))
+        return 0
+
+    with trial(listening, store=store_url) as app:
+        connect.fn = noted
+        try:
+            id_ = app.add(text=SEA, pipeline=listening).id
+            drain(app)
+        finally:
+            connect.fn = original
+    assert heard == [{"document_id": id_, "chunk_count": 3, "trigger": "document-processing-complete"}]
+
+
+def test_61_chunks_are_stored_and_connected_also_when_the_document_comes_again_meanwhile(
+    store_url: str,
+) -> None:
+    book = "\n\n".join(f"Chapter {n}. " + f"whale harbour number {n} storm " * 32 for n in range(61))
+    with trial(documents, store=store_url) as app:
+        first = app.add(text=book, key="book", pipeline=documents).id
+        other = app.add(text=book + " The end.", pipeline=documents).id
+        tick(app)
+        app.add(text=book + " Again.", key="book", pipeline=documents)
+        refused = recording(app)
+        assert drain(app).dead == 0
+        for id_ in (first, other):
+            assert len(app.chunks(id_)) == 61
+            found = app.connections(id_)
+            assert {one.chunk_id for one in found} == {chunk.id for chunk in app.chunks(id_)}
+        assert refused.of(ForeignKeyRefused) == []
 
 
 def test_connections_are_found_from_both_sides(store_url: str) -> None:

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import wordllama
 
+from perdure import Document, Pipeline
 from perdure.errors import SettingInvalid, Transient
 from perdure.pipelines import embed
 from perdure.pipelines.chunk import chunks
 from perdure.pipelines.embed import Embedder, Endpoint, Hashing, WordLlama, embedder, with_vectors
 from perdure.settings import Settings
+from perdure.testing import drain, trial
 from tests.calls.openai_server import Fault, OpenAIServer
 
 
@@ -154,3 +156,21 @@ def test_each_chunk_gets_its_vector_or_none_does() -> None:
     with pytest.raises(Transient) as broken:
         with_vectors(cut, vectors[1:], model.name)
     assert broken.value.code == "contract_broken"
+
+
+def test_a_service_that_refuses_the_key_ends_the_document_at_once() -> None:
+    books = Pipeline("books", attempts=3)
+
+    @books.stage(needs=["openai"])
+    async def vectors(doc: Document) -> int:
+        return len(await Endpoint(server.url, "m", 3).aembed([doc.text]))
+
+    with OpenAIServer([Fault(401)] * 9) as server, trial(books) as app:
+        id_ = app.add(text="a", pipeline=books).id
+        assert drain(app).dead == 1
+        (attempt,) = app.attempts(id_)
+        assert (attempt.error_code, attempt.status_code, attempt.requests) == (
+            "call_unauthorized", 401, {"openai": 1},
+        )  # fmt: skip
+        assert app.groups()[0].advice.startswith("openai refuses us")
+        assert len(server.requests) == 1

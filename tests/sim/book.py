@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from perdure.core.lane import is_large
 from perdure.core.model import repairs
 from tests.sim.fairness import Fairness
 from tests.sim.leaving import Leaving
@@ -41,7 +42,7 @@ from tests.sim.tables import (
     Move,
 )
 from tests.sim.telling import Telling
-from tests.sim.world import Process, World
+from tests.sim.world import LARGE_BYTES, Process, World
 
 if TYPE_CHECKING:
     from tests.sim.post import Post
@@ -360,6 +361,11 @@ class Book:
                 job = self.jobs[id_]
                 if job.key == f"doc-{document_id}" and document.state != (job.ending or "open"):
                     raise Violation("whole", f"{document_id} is {document.state}, but its job is {job.state}")
+                main = job.key == f"doc-{document_id}" and job.ending is None
+                if main and document.size >= LARGE_BYTES and not is_large(job.lane):
+                    raise Violation(
+                        "size", f"{document_id} has {document.size} bytes, its lane is {job.lane!r}"
+                    )
 
     def count_fenced(self) -> None:
         """Refused writes are counted, and no count is lost."""

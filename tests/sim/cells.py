@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import pickle
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from perdure.core.chunk import Connection
+from perdure.engine import cell_messages
+from perdure.engine.cell_env import passes
 from perdure.engine.context import Context
 from perdure.engine.document import Document
+from perdure.engine.gate import Gate
 from perdure.engine.isolate import CellOverdue, Limits, NurseryLost
 from perdure.engine.pipeline import find_target
 from perdure.engine.result import Emitted
@@ -19,16 +21,21 @@ from tests.sim.documents import in_cell
 from tests.sim.world import World
 
 LOOK_S = 0.5
+CELLS_BYTES = 5 << 30  # two cells at a time, by the limit that stages have unless they say otherwise
 OnMessage = Callable[[bytes], Awaitable[bytes]]
 
 
 class SimNursery:
     """What the runner asks for a cell."""
 
+    boxes = False
+    passes = staticmethod(passes(""))
+
     def __init__(self, world: World) -> None:
         self.world = world
+        self.gate = Gate(CELLS_BYTES)
 
-    async def warm(self) -> None: ...
+    async def warm(self, trusted: bool = False) -> None: ...
     async def close(self) -> None: ...
 
     async def run(
@@ -40,11 +47,14 @@ class SimNursery:
         started: Any = None,
         reuse: int = 1,
         whose: str = "",
-    ) -> bytes:
+        accept: Any = None,
+        box: Any = None,
+        trusted: bool = False,
+    ) -> Any:
         if self.world.rng.random() < self.world.faults.nursery_lost:
             self.world.happened("nursery lost")
             raise NurseryLost("simulated")
-        work: Assignment = pickle.loads(payload)
+        work = Assignment.unpacked(payload)
         stage = find_target(work.target)
         document = Document.from_payload(work.document, LocalFile(None))
         context = Context(
@@ -59,7 +69,7 @@ class SimNursery:
         finally:
             in_cell.reset(token)
         produced, rows, _ = conclude(stage, document, context, values, returned)
-        return pickle.dumps((produced, rows))
+        return await accept(cell_messages.answer(produced, rows))
 
     async def _within(self, wall_s: float | None, running: Coroutine[Any, Any, Any]) -> Any:
         """What the cell gives within its time; a cell is frozen with its worker here, and that time does not count."""
@@ -94,16 +104,15 @@ class CellPort:
         raise AssertionError("stages here are async")
 
     async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
-        await self._on_message(pickle.dumps(("item", key, value, emitted)))
+        await self._on_message(cell_messages.item(key, value, emitted))
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
         raise AssertionError("stages here are async")
 
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
-        found: list[Connection] = pickle.loads(
-            await self._on_message(pickle.dumps(("nearest", threshold, each, None)))
+        return cell_messages.connections(
+            await self._on_message(cell_messages.ask("nearest", threshold, each))
         )
-        return found
 
     def connect_sync(self, threshold: float, each: int) -> int:
         raise AssertionError("stages here are async")

@@ -21,7 +21,7 @@ from tests.sim.documents import CHARACTERS, ENDS
 from tests.sim.fleet import QUEUES, SimApp
 from tests.sim.operators import Operator
 from tests.sim.releases import FIRST, RELEASES
-from tests.sim.world import Process
+from tests.sim.world import LARGE_BYTES, Process
 
 ORGS = ("a", "b", "c")
 #: Each verb and how often it is used.
@@ -142,7 +142,11 @@ class Client(Operator):
             self.ledger.added(added.id, "plain")
 
     def _options(self, character: str, org: str | None = None) -> AddOptions:
-        text = f"text {self.rng.getrandbits(60)}"
+        number = self.rng.getrandbits(60)
+        text = f"text {number}"
+        if number % 5 == 0:
+            text = text.ljust(LARGE_BYTES)
+            self.world.happened("large document")
         return {"name": character, "text": text, "org": org or self.rng.choice(ORGS), "meta": {}}
 
     async def look(self) -> None:

@@ -185,15 +185,15 @@ async def one(doc: Document, ctx: Context) -> int:
 @books.stage
 async def two(doc: Document, one: int, ctx: Context) -> Result[list[int]]:
     number = await run(ctx, "two")
-    done = []
+    done: list[int] = []
 
     async def each(item: int) -> int:
         ledger_now.get().item_ran(job_of(ctx), "two", str(item))
         await asyncio.sleep(0.3)
         return number * 10 + item
 
-    async for item, value in ctx.aitems(range(3), run=each):
-        ctx.emit(Row("part", item=item, data=value))
+    async for value in ctx.aitems(range(3), run=each):
+        ctx.emit(Row("part", item=len(done), data=value))
         done.append(value)
     # two saves of one job at the same time: both must be kept
     await asyncio.gather(*(ctx._port.save_item(name, b"1", []) for name in ("left", "right")))
@@ -254,7 +254,7 @@ async def tear(doc: Document, cut: int, ctx: Context) -> Result[int]:
     return Result(await run(ctx, "tear"), sql=_effect(doc, ctx, "tear"))
 
 
-@scans.stage(isolate=True, timeout=4.0)
+@scans.stage(isolate=True, timeout=4.0, statements=[EFFECT])
 async def scan(doc: Document, ctx: Context) -> Result[int]:
     return Result(await run(ctx, "scan"), sql=_effect(doc, ctx, "scan"))
 

@@ -59,7 +59,13 @@ def _check_document(book: Book, document: DocumentRow, rows: Counter[tuple[Any, 
         raise Violation(
             "converges", f"{id_} ({document.name}) is {state} of {code}, not of {ENDS[character]}"
         )
-    if character in ("failing", "hanging", "blocking") and book.ledger.faults[which] < ATTEMPTS:
+    # one that passes its timeout twice while it runs alone is set aside at once
+    proven = character in ("hanging", "blocking") and book.ledger.failed_alone[which] >= 2
+    if (
+        character in ("failing", "hanging", "blocking")
+        and book.ledger.faults[which] < ATTEMPTS
+        and not proven
+    ):
         raise Violation("reason", f"{id_} ({document.name}) died after {book.ledger.faults[which]} faults")
     crashes = rows[*which, "retry", "crashed:SIGKILL"] + rows[*which, "dead", "crashed:SIGKILL"]
     if crashes > 2 or (character == "poison" and book.ledger.crashes_alone[which] < 2):
@@ -176,8 +182,16 @@ def _check_counters(book: Book) -> None:
         there = f"{len(book.documents)} are there, {book.leaving.purges} were purged"
         raise Violation("counters", f"{accepted} were accepted, {there}")
     dead = {(document.org, id_) for id_, document in book.documents.items() if document.state == "dead"}
-    if set(_rows(book, "SELECT org, document_id FROM dead")) != dead:
+    if set(_rows(book, "SELECT org, document_id FROM dead WHERE job = ''")) != dead:
         raise Violation("counters", f"in the list of the dead are others than {sorted(dead)}")
+    alive = _rows(
+        book,
+        "SELECT x.document_id FROM dead x WHERE x.job <> '' AND NOT EXISTS (SELECT 1 FROM job j WHERE j.org = x.org "
+        "AND j.document_id = x.document_id AND j.state = 'dead' AND j.key = 'doc-' || x.document_id || '/' || x.job || "
+        "CASE WHEN x.generation > 1 THEN '-g' || x.generation ELSE '' END)",
+    )
+    if alive:
+        raise Violation("counters", f"follow-up jobs of {alive} are in the list of the dead and are not dead")
 
 
 def check_audit(audit: Audit, book: Book) -> None:

@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
+from perdure.core.lane import plain
 from tests.sim.promises import Violation
 
 if TYPE_CHECKING:
     from tests.sim.tables import JobRow, Move
 
 #: How many plain jobs of others may be claimed before one's own: a few turns for each other organisation at twice the
-#: weight, and a batch that was taken at once.
-PASSED_OVER_MAX = 16
+#: weight, a batch that was taken at once, and the slots of a worker beside those that one organisation holds.
+PASSED_OVER_MAX = 20
 Flow = tuple[str, str]  # queue and pipeline
 
 
@@ -48,6 +49,7 @@ class Fairness:
         self._opened: Counter[Flow] = Counter()
         self._passed: Counter[tuple[str, str]] = Counter()  # by queue and organisation
         self._transactions = 0
+        self._in_hand: dict[int, tuple[int | None, str]] = {}  # running jobs: their worker and organisation
 
     def moved(self, moved: Sequence[Move], serves: frozenset[str], closed: Set[Flow]) -> None:
         """Judge the claims of one transaction by a process that serves these pipelines, then note the jobs that became
@@ -56,7 +58,11 @@ class Fairness:
         self._opened.update(self._closed - closed)
         self._closed = closed
         taken, released = [], []
+        holding = set(self._in_hand.values())  # before this transaction
         for old, new in moved:
+            self._in_hand.pop((new or old).id, None)  # type: ignore[union-attr]
+            if new is not None and new.state == "running":
+                self._in_hand[new.id] = (new.worker, new.org)
             if old is not None and new is not None and new.state == "running" and _released(old):
                 released.append(old)
             id_ = (new or old).id  # type: ignore[union-attr]
@@ -69,13 +75,19 @@ class Fairness:
                 kept = before is not None and before.job.vt == new.vt  # another priority is another place
                 self._ready[id_] = before if before is not None and kept else self._entered(new)
         if taken or released:
-            self._judge(taken, released, serves)
+            self._judge(taken, released, serves, holding)
 
     def _entered(self, job: JobRow) -> Ready:
         flow = (job.queue, job.pipeline)
         return Ready(self._transactions, job, flow in self._closed, self._opened[flow])
 
-    def _judge(self, taken: list[Ready], released: list[JobRow], serves: frozenset[str]) -> None:
+    def _judge(
+        self,
+        taken: list[Ready],
+        released: list[JobRow],
+        serves: frozenset[str],
+        holding: set[tuple[int | None, str]],
+    ) -> None:
         ready = [one for one in self._ready.values() if one.job.pipeline in serves]
         for one in taken:
             self._passed[one.job.queue, one.job.org] = 0
@@ -89,7 +101,13 @@ class Fairness:
             self._passed[job.queue, job.org] = 0
         waiting = {(one.job.queue, one.job.org) for one in self._ready.values()}
         for which in sorted({(one.job.queue, one.job.org) for one in ready}):
-            others = sum((job.queue == which[0]) and (job.org != which[1]) for job in served)
+            # a worker that has a document of the organisation in hand may leave the next slot to others
+            others = sum(
+                (job.queue == which[0])
+                and (job.org != which[1])
+                and (self._in_hand[job.id][0], which[1]) not in holding
+                for job in served
+            )
             self._passed[which] += others
             if self._passed[which] > PASSED_OVER_MAX:
                 raise Violation("fair", f"{which} was passed over {self._passed[which]} times")
@@ -112,7 +130,7 @@ def _plain(job: JobRow) -> bool:
 
 def _released(job: JobRow) -> bool:
     """Whether it stood in a lane that is up, and was not lent."""
-    return _first(job) and job.lane != "" and job.state == "queued" and job.probe is None
+    return _first(job) and plain(job.lane) != "" and job.state == "queued" and job.probe is None
 
 
 def _first(job: JobRow) -> bool:

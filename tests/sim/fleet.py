@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure.core.events import AnyEvent, JobRecovered, StuckSwept, SweepPartial, WorkerLost
 from perdure.core.stuck import StuckPolicy
+from perdure.engine.blame import Standstill
 from perdure.engine.keeper import Keeper
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
@@ -25,9 +26,9 @@ from tests.sim.book import Book
 from tests.sim.cells import SimNursery
 from tests.sim.driver import SimStore
 from tests.sim.releases import FIRST, PART, RELEASES
-from tests.sim.world import Process, World, here
+from tests.sim.world import LARGE_BYTES, Process, World, here
 
-SETTINGS = Settings(grace_s=3.0, poll_s=1.0)
+SETTINGS = Settings(grace_s=3.0, poll_s=1.0, large_bytes=LARGE_BYTES)
 QUEUES = ("documents", "notes")
 #: Far from what is usual in hours, near to it in worlds that last for a minute.
 STUCK = StuckPolicy(
@@ -62,6 +63,7 @@ class SimApp(AsyncPerdure):
     def _connect(self) -> None:
         no_blobs: Any = NoBlobs()
         self.store = SimStore(self.process, self.book)
+        self.store.flusher.large_bytes = LARGE_BYTES
         self.blobs, self._closed = CheckedBlobs(self.store, no_blobs), False
 
     async def _clear_out(self) -> None:
@@ -231,10 +233,10 @@ class SimSupervisor(Supervisor):
         self._worker, self._grace_s = self._keeper.worker, SETTINGS.grace_s
         return asyncio.create_task(self._keeper.run(stopping))
 
-    async def _recover(self, child: Any, status: int, overdue: bool) -> None:
+    async def _recover(self, child: Any, status: int, still: Standstill | None) -> None:
         """Told to the ledger: whose stage was past its time when the child ended, and may be charged for it."""
         for held in child.slate.held():
             job = self.fleet.book.jobs.get(held.job_id)
             if held.started and job is not None and 0 < held.deadline_ms < child.process.died_s * 1000:
                 self.fleet.book.ledger.stood_still(job.key, job.generation)
-        await super()._recover(child, status, overdue)
+        await super()._recover(child, status, still)

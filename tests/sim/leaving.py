@@ -143,7 +143,14 @@ class Leaving:
         for effect in [key for key in book.effects if key[0] == id_ and key[2] >= generation]:
             del book.effects[effect]
         counts: Any
-        for counts in (book.charged, ledger.runs, ledger.faults, ledger.crashes_alone, ledger.overdue):
+        for counts in (
+            book.charged,
+            ledger.runs,
+            ledger.faults,
+            ledger.crashes_alone,
+            ledger.failed_alone,
+            ledger.overdue,
+        ):
             for key in [
                 key for key in counts if key[0].partition("/")[0] == f"doc-{id_}" and key[-1] >= generation
             ]:

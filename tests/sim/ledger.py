@@ -43,6 +43,7 @@ class Ledger:
         self.runs: Counter[tuple[str, str, int]] = Counter()  # by key, stage, generation
         self.faults: Counter[tuple[str, int]] = Counter()  # what may be charged, by key and generation
         self.crashes_alone: Counter[tuple[str, int]] = Counter()
+        self.failed_alone: Counter[tuple[str, int]] = Counter()  # as a suspect, by what is not a crash
         self.overdue: Counter[tuple[str, int]] = Counter()
         self.asked: dict[tuple[int, int], float] = {}  # the wait that a run asked for, by job and token
         self.answered: set[int] = set()  # tokens under which a service said that it has done it
@@ -112,7 +113,7 @@ class Ledger:
             self.book.touched.by("isolation", job.document_id)
         if claim is None or claim.by.family is not process.family:
             world.violated("lease", f"{process.name} runs {job.key} without a lease")
-        elif claim.stages & {stage, FORMER.get(stage)}:
+        elif claim.stages & {stage, FORMER.get(stage)} and job.document_id in self.book.documents:
             world.violated(
                 "immutable", f"{job.key}.{stage} runs again although it was saved before the claim"
             )
@@ -125,7 +126,8 @@ class Ledger:
     def item_ran(self, job: Job, stage: str, item: str) -> None:
         self.world.happened("item", f"{job.key} {item}")
         claim = self.claims.get((job.id, job.token))
-        if claim is not None and claim.items & {(stage, item), (FORMER.get(stage, ""), item)}:
+        saved = claim is not None and claim.items & {(stage, item), (FORMER.get(stage, ""), item)}
+        if saved and job.document_id in self.book.documents:  # what is deleted has nothing that is saved
             self.world.violated("immutable", f"item {item} of {job.key} runs again although it was saved")
 
     def gathered(self, job: Job, found: Gathered) -> None:
@@ -140,6 +142,7 @@ class Ledger:
     def fails(self, job: Job, wait_s: float | None = None) -> None:
         """The run fails by its own fault: it may be charged, and waits at least so long."""
         self.faults[job.key, job.generation] += 1
+        self.failed_alone[job.key, job.generation] += job.suspect
         if wait_s is None:
             wait_s = BACKOFF_S * 2 ** self.book.charged[job.key, job.generation]
         self.asked[job.id, job.token] = wait_s

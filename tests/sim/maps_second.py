@@ -7,14 +7,14 @@ from perdure.core.outcome import Failure
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.result import Result
-from tests.sim.documents import told_of_death
+from tests.sim.documents import EFFECT, told_of_death
 from tests.sim.maps import bound, coloured, new_maps, result, surveyed
 from tests.sim.world import LEASE_S
 
 maps = new_maps()
 
 
-@maps.stage(isolate=True)
+@maps.stage(isolate=True, statements=[EFFECT])
 async def survey(doc: Document, ctx: Context) -> Result[int]:
     return await surveyed(doc, ctx, "survey")
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perdure.core.lane import like, needs_of
 from perdure.core.model import repairs
 from tests.sim.ledger import Claim
 from tests.sim.promises import Violation
@@ -174,7 +175,9 @@ class Moves:
         self.world.happened("lent", f"{new.key} for {new.probe}")
         if self.book.held_by.get(new.probe or "") != "breaker":
             raise Violation("service", f"{new.key} was lent for {new.probe}, which the breaker does not hold")
-        if (new.home, new.lane) != (old.lane, "") or new.probe not in (new.home or "").split("+"):
+        if (new.home, new.lane) != (old.lane, like("", old.lane)) or new.probe not in needs_of(
+            new.home or ""
+        ):
             raise Violation("service", f"{new.key} was lent from {old.lane} for {new.probe}")
 
     # --- the end of a claim ----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from perdure.engine import recovery
 from perdure.engine.keeper import Keeper
 from perdure.store import apply, flusher, resolving, rows
 from perdure.store.base import Query, Row, Steps
-from perdure.store.operations import Added, Claim, NewDocument, Operation, Promote, Save, Settle
+from perdure.store.operations import Added, Claim, Kind, NewDocument, Operation, Promote, Save, Settle
 from perdure.store.records import SavedStage
 from perdure.store.sql_store import SqlStore
 from perdure.store.sqlite_dialect import SqliteDialect
@@ -103,14 +103,11 @@ def select_then_update_claim() -> Iterator[None]:
     """What is ready is looked up in one transaction and taken in the next, without looking again."""
     seen: dict[int, list[Row]] = {}
 
-    def claim(self: SqliteDialect, op: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        ids = seen.pop(op.worker, [])
-        ready = yield Query("SELECT id FROM job WHERE state = 'queued' AND lane = '' LIMIT $1", (limit,))
-        seen[op.worker] = ready
-        if not ids:
-            return []
-        yield Query(self._TAKE, (op.token, op.worker, now_ms), rows=ids)
-        return (yield Query(self._TAKEN, rows=ids))
+    def claim(self: SqliteDialect, op: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
+        chosen = seen.pop(op.worker, [])
+        ready = "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND lane = '' LIMIT $1"
+        seen[op.worker] = yield Query(ready, (sum(kind.most for kind in kinds),))
+        return (yield from self.take(op, now_ms, chosen))
 
     with mock.patch.object(SqliteDialect, "claim", claim):
         yield

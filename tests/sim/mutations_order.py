@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 from unittest import mock
@@ -14,9 +14,11 @@ from perdure.store import apply, entering, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.fairness import Flow
-from perdure.store.operations import Settle
+from perdure.store.operations import Claim, Kind, Settle
 from perdure.store.sql_store import SqlStore
 from tests.sim.planting import breaks, sql
+
+KINDS: Callable[[Claim], list[Kind]] = Claim.kinds.fget  # type: ignore[attr-defined]
 
 
 @breaks("orphan")
@@ -61,6 +63,27 @@ def the_dead_stay_registered() -> Iterator[None]:
         await recovery.recover(self.store, self.events, lost, "dead")
 
     with mock.patch.object(Keeper, "_bury", bury):
+        yield
+
+
+@breaks("size")
+def a_stage_makes_documents_small() -> Iterator[None]:
+    """The lane of the next stage is that of small documents."""
+    with mock.patch.object(rows, "like", lambda lane, other: lane):
+        yield
+
+
+@breaks("size")
+def small_when_requeued() -> Iterator[None]:
+    """Nobody asks how large a document is that is requeued."""
+    with mock.patch.object(apply.Flush, "job_of", lambda self, op: op.job):
+        yield
+
+
+@breaks("converges")
+def large_documents_are_claimed_by_nobody() -> Iterator[None]:
+    """A claim asks for small documents only."""
+    with mock.patch.object(Claim, "kinds", property(lambda op: [k for k in KINDS(op) if not k.large])):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,6 @@ class Operator:
         try:
             return await asking
         except DocumentUnknown as error:
-            if not any(f" {id_} " in f" {error} " for id_ in self.book.leaving.ever):
+            if self.book.leaving.ever.isdisjoint(re.findall(r"[\w-]+", str(error))):
                 self.world.violated("acknowledged", str(error))
             raise

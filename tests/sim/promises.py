@@ -21,6 +21,7 @@ PROMISES = {
     "counters": "what is counted is what is there",
     "indexed": "a document has the chunks of its last save of them and the connections that its newest follow-up found",
     "fair": "first come, first served within an organisation, and no organisation starves another",
+    "size": "a large document waits in lanes of large ones from its first stage to its last",
     "told": "what is handed over has its event until that is published and its lease begins; a death there is told",
     "feed": "the feed tells what became of a document in the transaction that did it, once, and nothing else",
     "sound": "no part of the engine ends by an error that nobody expects",

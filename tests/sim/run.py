@@ -36,8 +36,13 @@ from tests.sim.world import Faults, Process, World, here
 BOUND_S = 1_500.0  # far beyond lease + sweep + every backoff, in virtual time
 QUIET_S = 200.0  # nothing that anybody waits for takes longer
 MIGRATIONS = migrate.known("sqlite")
+
+
+async def _leave(_: Path) -> None: ...
+
+
 NO_ROOMS = types.SimpleNamespace(
-    new_room=lambda: Path("nowhere"), remove=lambda _: None
+    new_room=lambda: Path("nowhere"), remove=lambda _: None, remove_soon=_leave
 )  # cells write no files
 NEWER = migrate.Migration("9999", len(MIGRATIONS) + 1, "")  # which only a newer release has
 

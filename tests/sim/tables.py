@@ -23,6 +23,7 @@ class DocumentRow(NamedTuple):
     error_code: str | None
     error_message: str | None
     degraded: int
+    size: int
 
     @property
     def identity(self) -> Key:

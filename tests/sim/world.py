@@ -26,6 +26,7 @@ from tests.sim.pairs import Touched
 from tests.sim.promises import Violation
 
 LEASE_S = 6.0
+LARGE_BYTES = 100
 EFFECTS = "CREATE TABLE effect (document_id text, stage text, generation int)"
 
 

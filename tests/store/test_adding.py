@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from perdure.core.model import Policy
 from perdure.errors import StoreError
+from perdure.store.base import Steps
 from perdure.store.operations import Added
-from tests.store.making import LEASE_MS, ORG, QUEUE, START_MS, World, document
+from tests.store.faults import Given, break_writes
+from tests.store.making import LEASE_MS, ORG, QUEUE, START_MS, Fault, World, Write, document
 
 
 async def test_a_document_is_kept_with_everything_it_came_with(world: World) -> None:
@@ -53,8 +57,8 @@ async def test_the_same_dedupe_answers_exists_with_the_first_id(world: World) ->
     within = await world.store.add([first, again])
     across = await world.store.add([document("c", dedupe="key:1")])
 
-    assert within == [Added(first.id, "added"), Added(first.id, "exists")]
-    assert across == [Added(first.id, "exists")]
+    assert within == [Added(first.id, "added"), Added(first.id, "exists", "queued")]
+    assert across == [Added(first.id, "exists", "queued")]
     assert [d["name"] for d in await world.table("document")] == ["a"]
     assert len(await world.table("job")) == 1
 
@@ -113,7 +117,7 @@ async def test_two_organisations_may_use_the_same_id(world: World) -> None:
 
     answers = await world.store.add([mine, theirs])
 
-    assert answers == [Added(mine.id, "exists"), Added(mine.id, "added")]
+    assert answers == [Added(mine.id, "exists", "queued"), Added(mine.id, "added")]
     assert sorted(await world.names_in_turn(3)) == ["mine", "theirs"]
 
 
@@ -150,3 +154,38 @@ async def test_a_closed_store_says_so(world: World) -> None:
 async def test_an_empty_add_writes_nothing(world: World) -> None:
     assert await world.store.add([]) == []
     assert await world.table("document") == []
+
+
+def cut_after(statements: int) -> Fault:
+    """The transaction is cut off after so many statements, if it has more."""
+
+    async def fault(write: Write, steps: Given) -> Any:
+        def cutting() -> Steps[Any]:
+            conversation, answer = steps(), None
+            for _ in range(statements):
+                try:
+                    query = conversation.send(answer)  # type: ignore[arg-type]
+                except StopIteration as end:
+                    return end.value
+                answer = yield query
+            raise StoreError("cut off")
+
+        return await write(cutting)
+
+    return fault
+
+
+async def test_a_document_and_its_job_are_written_together_or_not_at_all(world: World) -> None:
+    """Cut off after each of its statements in turn, until it has no more."""
+    await world.add(document("first"))
+    cut, whole = 0, False
+    while not whole:
+        cut += 1
+        break_writes(world, [cut_after(cut)])
+        with suppress(StoreError):
+            await world.store.add([document(f"d{cut}")])
+            whole = True
+        jobs = {row["document_id"] for row in await world.table("job")}
+        assert {row["id"] for row in await world.table("document")} == jobs
+    assert cut > 2
+    assert len(await world.table("document")) == 2

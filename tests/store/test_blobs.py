@@ -583,6 +583,15 @@ def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyP
         open_blobs("s3://bucket", lambda: DirectoryBlobs(tmp_path))
 
 
+def test_half_of_the_credentials_are_refused_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2canary")
+    with pytest.raises(SettingInvalid, match="AWS_ACCESS_KEY_ID") as refused:
+        S3Blobs.from_url("s3://bucket?endpoint=http://127.0.0.1:9")
+    assert "hunter2canary" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_put_between_the_look_and_the_delete_of_a_bucket_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

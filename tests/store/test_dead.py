@@ -9,7 +9,7 @@ import pytest
 from perdure.core.model import Policy
 from perdure.store.base import Row
 from perdure.store.dead import Where
-from perdure.store.operations import Cancel, NewJob, Requeue
+from perdure.store.operations import Cancel, NewJob, Promote, Requeue
 from tests.store.making import DONE, ORG, QUEUE, START_MS, World, dead, document, retry
 
 
@@ -49,11 +49,19 @@ async def test_an_attempt_that_was_given_back_is_not_told(world: World) -> None:
     assert (await world.store.dead(Where()))[0].attempts == 0
 
 
-async def test_the_end_of_a_follow_up_makes_no_dead_document(world: World) -> None:
+async def test_the_end_of_a_follow_up_has_a_row_of_its_own_and_makes_no_dead_document(world: World) -> None:
     await world.add(document(policy=Policy(hooks=("done",))))
     await world.settle(await world.take(), DONE)
     await world.settle(await world.take(), dead("hook_failed"))
+    (row,) = await world.table("dead")
+    assert (row["job"], row["error_code"], row["message"]) == ("on_done", "hook_failed", "boom")
+    assert (await world.store.counts()).states() == {"done": 1}
+    assert await world.store.dead_queues() == []
+    assert await world.store.revive((await world.store.dead(Where()))[0], "ann", "") == "requeued"
     assert await world.table("dead") == []
+    world.clock.turn(1)
+    await world.store.promote(Promote())
+    await world.settle(await world.take(), DONE)
 
 
 async def test_what_sqlite_reads(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +74,7 @@ async def test_what_sqlite_reads(sqlite_world: World, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(world.store, "_rows", noted)
     await world.store.dead(Where(group="0123456789abcdef"))
-    await world.store.dead(Where(org=ORG), (START_MS, ORG, "d"))
+    await world.store.dead(Where(org=ORG), (START_MS, ORG, "d", "", 1))
     await world.store.dead_causes(Where())
     await world.store.dead_causes(Where(org=ORG, pipeline="books", queue=QUEUE, stage="extract"))
     monkeypatch.undo()
@@ -75,5 +83,5 @@ async def test_what_sqlite_reads(sqlite_world: World, monkeypatch: pytest.Monkey
         for sql, params in asked
     ]
     assert "SEARCH dead USING INDEX dead_group (fingerprint=?)" in plans[0]
-    assert "SEARCH dead USING PRIMARY KEY ((died_ms,org,document_id)<(?,?,?))" in plans[1]
+    assert "SEARCH dead USING PRIMARY KEY ((died_ms,org,document_id,job,generation)<(?,?,?,?,?))" in plans[1]
     assert all("SCAN dead USING COVERING INDEX dead_group" in plan for plan in plans[2:])

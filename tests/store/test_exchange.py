@@ -44,10 +44,10 @@ async def test_who_was_not_heard_of_for_a_while_does_not_count(world: World) -> 
     await world.store.exchange("openai", report(1, rate=8.0))
     world.clock.turn(3_000)
     shared = await world.store.exchange("openai", report(2, rate=2.0))
-    assert (shared.rate, shared.workers) == (5.0, 2)
+    assert (shared.rate, shared.workers) == (None, 2)
     world.clock.turn(3_000)
     shared = await world.store.exchange("openai", report(3))
-    assert (shared.rate, shared.workers) == (2.0, 2)
+    assert (shared.rate, shared.workers) == (None, 2)
 
 
 async def test_one_that_has_nothing_to_tell_hears_the_same_and_writes_nothing(world: World) -> None:
@@ -88,8 +88,8 @@ async def test_dependencies_tell_who_holds_what_and_how_many_wait(world: World) 
     world.clock.turn(1_000)
     await world.store.hold("mail", "maintenance", "ann")
     assert await world.store.dependencies() == [
-        DependencyRecord("mail", "down", START_MS + 1_000, "maintenance", "ann", 1),
-        DependencyRecord("ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 4_000),
+        DependencyRecord("mail", "down", START_MS + 1_000, "maintenance", "ann", 1, breaker="open"),
+        DependencyRecord("ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 4_000, breaker="open"),
         DependencyRecord("openai"),
     ]
     await world.store.probed("ocr", True)

@@ -270,7 +270,7 @@ async def test_a_ramp_follows_its_rate_and_ends_when_nobody_waits(world: World) 
     while (await dependency(world))["down_ms"] is not None:
         await passes(world, SECOND)
         gone.append(len(await claimed(world)))
-    assert gone[:5] == [3, 4, 7, 10, 16]
+    assert gone[:5] == [3, 4, 7, 12, 16]
     assert max(gone) <= 25
     assert sum(gone) == 100
     assert (await dependency(world))["ramp_per_s"] is None
@@ -313,21 +313,50 @@ async def test_new_documents_wait_for_their_turn_behind_the_others(world: World)
     assert gone == ["old0", "old1", "old2", "old3"]
 
 
-async def test_a_call_that_fails_during_the_ramp_sends_it_back(world: World) -> None:
+async def test_a_ramp_in_which_nothing_is_answered_ends(world: World) -> None:
     await away(world)
     await world.add(*(document(lane="ocr") for _ in range(50)))
     await passes(world, 5_000)
     await world.take()
     await world.store.probed("ocr", True)
     assert await passes(world, SECOND) > 0
-    await world.store.probed("ocr", False)
-    await world.store.probed("ocr", False)  # its neighbours fail as well
+    for _ in range(3):
+        await world.store.probed("ocr", False)
+    assert await passes(world, SECOND) == 0
     row = await dependency(world)
     assert (row["ramp_ms"], row["probes"]) == (None, 2)
     assert row["probe_at_ms"] == world.clock.ms + 5_760
     assert await claimed(world) == []  # what was lent and not claimed is held again
     assert await passes(world, 5_759) == 0
     assert await passes(world, 1) == 1
+
+
+async def test_a_ramp_goes_on_while_some_are_answered_but_more_slowly(world: World) -> None:
+    await ramping(world, nominal_per_s=20.0)
+    await world.add(*(document(lane="ocr") for _ in range(100)))
+    for _ in range(4):
+        await passes(world, SECOND)
+    before = (await dependency(world))["ramp_per_s"]
+    for ok in (True, False, False, False):
+        await world.store.probed("ocr", ok)
+    await passes(world, SECOND)
+    row = await dependency(world)
+    assert row["ramp_ms"] is not None
+    assert row["ramp_per_s"] < 0.6 * before
+    await passes(world, SECOND)
+    assert (await dependency(world))["ramp_per_s"] > row["ramp_per_s"]
+
+
+async def test_a_ramp_keeps_up_with_what_comes_in(world: World) -> None:
+    await ramping(world, nominal_per_s=2.0)
+    await world.add(*(document(lane="ocr") for _ in range(30)))
+    gone = 0
+    for _ in range(20):
+        await world.add(*(document(lane="ocr") for _ in range(5)))
+        await world.store.probed("ocr", True)
+        await passes(world, SECOND)
+        gone = len(await claimed(world))
+    assert gone >= 5
 
 
 async def test_a_ramp_that_knows_nothing_doubles(world: World) -> None:

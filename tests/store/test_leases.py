@@ -58,6 +58,17 @@ async def test_a_beat_without_jobs_is_a_sign_of_life(world: World) -> None:
     assert await world.store.peers() == [(world.worker, START_MS + 1_234)]
 
 
+async def test_a_beat_tells_since_when_a_loop_stands_still(world: World) -> None:
+    world.clock.turn(50_000)
+    await world.store.beat(Beat(world.worker, (), silent_ms=40_000))
+    (ours,) = (w for w in await world.store.workers() if w.id == world.worker)
+    assert ours.silent_since_ms == START_MS + 10_000
+    assert (await world.store.pulse()).silent_since_ms == START_MS + 10_000
+
+    await world.store.beat(Beat(world.worker, ()))
+    assert (await world.store.pulse()).silent_since_ms is None
+
+
 async def test_a_row_that_somebody_has_locked_is_neither_lost_nor_waited_for(postgres_world: World) -> None:
     world = postgres_world
     taken, free = await world.add(document(), document())

@@ -60,7 +60,7 @@ async def test_an_add_is_answered_with_what_is_in_the_store(world: World, faults
     new, same = document("new"), document("same", dedupe="k")
     driver = break_writes(world, faults)
 
-    assert await world.store.add([new, same]) == [Added(new.id, "added"), Added(known.id, "exists")]
+    assert await world.store.add([new, same]) == [Added(new.id, "added"), Added(known.id, "exists", "queued")]
 
     assert driver.writes == len(faults) + 1
     assert len(await world.table("document")) == len(await world.table("job")) == 2

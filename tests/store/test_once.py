@@ -59,7 +59,11 @@ async def test_what_may_have_changed_is_not_finished_until_somebody_says_so(worl
     once = Once(ORG, "k", "hash")
     for repeated in (False, True):
         answer = await world.store.add_once(once, [document(dedupe="key:a")])
-        assert (answer.added, answer.repeated, answer.finished) == ([Added(known, "exists")], repeated, False)
+        assert (answer.added, answer.repeated, answer.finished) == (
+            [Added(known, "exists", "queued")],
+            repeated,
+            False,
+        )
     refreshed = [Added(known, "refreshed")]
     assert await world.store.finish_once(once, refreshed) == refreshed
     assert await world.store.finish_once(once, [Added(known, "unchanged")]) == refreshed

@@ -200,7 +200,7 @@ async def test_prune_by_age_takes_queue_rows_and_items_and_leaves_the_rest(world
     assert {row["document_id"] for row in await world.table("job")} == {young, alive}
     assert {row["document_id"] for row in await world.table("item")} == {young}
     status = await world.status(old)
-    assert (status.state, status.generation, status.stage, status.attempts_made) == ("done", 1, None, 0)
+    assert (status.state, status.generation, status.stage, status.attempts_made) == ("done", 1, "extract", 1)
     assert len(await world.store.attempts(ORG, old)) == 1
     assert len(await world.store.saves(ORG, old, "books")) == 1
     assert [s.id for s in await world.store.documents(state="done")] == [young, old]

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import asyncpg
@@ -15,10 +16,10 @@ from perdure.store.base import Query, Row
 from perdure.store.operations import Claim
 from perdure.store.postgres_session import WRITER_SESSION
 from perdure.store.sqlite import numbered
-from tests.store.making import QUEUE, START_MS, World
+from tests.store.making import ORG, QUEUE, START_MS, World
 
 FINISHED, READY, PARKED, WAITING = 20_000, 5_000, 2_000, 2_000
-CLAIM = Claim(1, (QUEUE, "films"), 7, 10)
+CLAIM = Claim(1, (QUEUE, "films"), 7, 10, 10, large=5)
 
 #: number → the row of a job: most have finished, many are ready, some wait for room or for their time
 JOBS = f"""
@@ -75,7 +76,7 @@ async def test_a_claim_on_postgresql_reads_the_ready_index_and_little_else(
 ) -> None:
     world = postgres_world
     await fill(world)
-    query = next(world.store.sql.claim(CLAIM, START_MS, False, CLAIM.limit))
+    query = next(world.store.sql.claim(CLAIM, START_MS, CLAIM.kinds))
     async with connected(world.url) as connection:
         await connection.execute(f"SET plan_cache_mode = {mode}")
         values = ", ".join(_literal(value) for value in query.params)
@@ -124,7 +125,9 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     await fill(world)
     sql, now_ms = world.store.sql, START_MS + 60_000
     hot = {
-        "parked": Query(sql.PARKED, ("key", 3, 1)),
+        "parked": Query(sql.PARKED, ("key", 3, 1, -inf)),
+        "parked, from a turn on": Query(sql.PARKED, ("key", 35, 1, 100.5)),
+        "sizes": Query(sql.DOCUMENT_SIZES, rows=[(ORG, "d1")]),
         "used": Query(sql.SLOT_USED, ("key",)),
         "due": Query(sql.DUE, (now_ms, 500)),
         "expired": Query(sql.EXPIRED, (now_ms, 500)),
@@ -192,5 +195,7 @@ async def test_a_page_of_checkpoints_is_read_by_key(world: World) -> None:
 
 def _literal(value: object) -> str:
     if isinstance(value, list):
-        return "ARRAY[" + ", ".join(f"'{v}'" for v in value) + "]"
+        return "ARRAY[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, str | float):
+        return f"'{value}'" + ("::float8" if isinstance(value, float) else "")
     return "NULL" if value is None else str(value)

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,6 +118,21 @@ def test_a_group_that_a_directory_passes_on_is_passed_on(tmp_path: Path) -> None
     made = tmp_path / "a" / "b"
     make_directory(made, 0o660)
     assert stat.S_IMODE(made.stat().st_mode) == 0o2770
+
+
+def test_processes_that_make_the_same_directories_at_once_all_succeed(tmp_path: Path) -> None:
+    deep = [tmp_path / str(n) / "a" / "b" / "c" for n in range(300)]
+    start = threading.Barrier(4)
+
+    def make_all() -> None:
+        start.wait()
+        for path in deep:
+            make_directory(path, 0o600)
+
+    with ThreadPoolExecutor(4) as pool:
+        for made in [pool.submit(make_all) for _ in range(4)]:
+            made.result()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in deep} == {0o700}
 
 
 async def test_a_store_that_this_user_cannot_use_is_unavailable(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ async def test_documents_are_listed_newest_first_and_page_by_page(world: World) 
     ids = await world.add(*(document() for _ in range(7)))
 
     first = await world.store.documents(limit=3)
-    second = await world.store.documents(after=first[-1].id, limit=3)
-    third = await world.store.documents(after=second[-1].id, limit=3)
+    second = await world.store.documents(after=first[-1].place, limit=3)
+    third = await world.store.documents(after=second[-1].place, limit=3)
 
     assert [s.id for s in (*first, *second, *third)] == sorted(ids, reverse=True)
 

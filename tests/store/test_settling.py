@@ -151,7 +151,7 @@ async def test_the_document_ends_with_its_main_job(world: World) -> None:
         ("done", START_MS + 50), ("dead", START_MS + 50), ("waiting", None),
     ]  # fmt: skip
     assert [(s.error_code, s.error_message) for s in status.values()] == [
-        (None, None), ("bad_file", "boom"), (None, None),
+        (None, None), ("bad_file", "boom"), ("unexpected", "boom"),
     ]  # fmt: skip
     (row,) = await world.table("document", f"WHERE id = '{bad}'")
     assert json.loads(row["error_meta"]) == {

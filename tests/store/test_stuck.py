@@ -11,9 +11,9 @@ import pytest
 from perdure.core.model import Policy
 from perdure.core.outcome import Dead, Failure, Hold
 from perdure.core.token import new_token
-from perdure.store.operations import Settle
+from perdure.store.operations import Requeue, Settle
 from perdure.store.stuck import COLLECTIONS, Page, Run, StuckJob
-from tests.store.making import ORG, QUEUE, START_MS, World, dead, document, retry
+from tests.store.making import DONE, ORG, QUEUE, START_MS, World, dead, document, retry
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -217,6 +217,19 @@ async def test_a_job_that_ran_again_since_it_was_found_keeps_its_new_wait(world:
 
     await world.promoted(1)
     await world.settle(await world.take(), retry(HOUR_MS))
+    assert await world.store.requeue_stuck([stuck], Counter()) == []
+    await world.promoted(0)
+
+
+async def test_a_document_that_began_again_since_it_was_found_keeps_its_wait(world: World) -> None:
+    (id_,) = await world.add(document(delay_ms=1_000))
+    await pass_by(world, 2 * HOUR_MS)
+    (stuck,) = (await look(world)).stuck
+
+    await world.promoted(1)  # while the sweeper stands still
+    await world.settle(await world.take(), DONE)
+    again = replace(document().job, delay_ms=HOUR_MS)
+    assert await world.store.requeue(Requeue(ORG, id_, again)) == "requeued"
     assert await world.store.requeue_stuck([stuck], Counter()) == []
     await world.promoted(0)
 

@@ -59,8 +59,8 @@ def chunk(doc: Document, extract: Text) -> list[str]:        # parameter name = 
 @books.stage(needs=["openai"])
 async def embed(doc: Document, chunk: list[str], ctx: Context) -> Result[int]:
     n = 0
-    async for batch, vectors in ctx.aitems(batched(chunk, 64), run=ask_openai):
-        ctx.emit(Row("vectors", batch=batch.index, data=vectors))                          # commits with this item
+    async for vectors in ctx.aitems(batched(chunk, 64), run=ask_openai):
+        ctx.emit(Row("vectors", first=n, data=vectors))                                    # commits with this item
         n += len(vectors)
     return Result(n, spawn=[connect.job(doc)])
 
@@ -97,7 +97,7 @@ def test_the_library_at_first_sight_runs_word_for_word(tmp_path: Path) -> None:
     assert run(tmp_path) == [
         "Summary(done=1, dead=0, held=0, waiting=0, next_due=None)",
         "added done 2",
-        "[({'batch': 0}, [1, 9, 2, 1, 4, 8, 4])]",
+        "[({'first': 0}, [1, 9, 2, 1, 4, 8, 4])]",
         "[('', 'done'), ('connect', 'done')]",
     ]
     assert run(tmp_path)[:2] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -21,7 +22,7 @@ from perdure.core.token import new_token
 from perdure.engine.recovery import recover
 from perdure.errors import SettingInvalid
 from perdure.store.operations import Claim
-from perdure.watch import log
+from perdure.watch import log, log_text
 from perdure.watch.log import configure
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_an_attempt_is_two_lines(shop: tuple[dict[str, str], list[Line]]) -> Non
     for line in (started, done):
         assert set(FACTS) < set(line)
         assert (line["org_id"], line["attempt"], line["pipeline"]) == ("acme", 1, "shop")
-        assert isinstance(line["job_id"], int)
+        assert line["job_id"] == f"doc-{line['document_id']}"
         assert datetime.fromisoformat(line["timestamp"]).tzinfo is not None
     assert (started["stage"], done["stage"]) == ("weigh", "ship")
     assert 0 <= done["duration_ms"] < 60_000
@@ -118,7 +119,7 @@ def test_waiting_for_what_it_spawned_is_no_warning(monkeypatch: pytest.MonkeyPat
     written = CapturingLogger()
     monkeypatch.setattr(log, "_log", written)
     for outcome in ("gather", "hold"):
-        log._line(AttemptEnded(1, "d", "acme", "shop", 1, "close", outcome=outcome, why="it waits"))
+        log._line(AttemptEnded("doc-d", "d", "acme", "shop", 1, "close", outcome=outcome, why="it waits"))
     assert [(call.method_name, call.args[0]) for call in written.calls] == [
         ("info", "attempt ended: gather"), ("warning", "attempt ended: hold"),
     ]  # fmt: skip
@@ -156,6 +157,48 @@ def test_stages_are_told_at_debug(tmp_path: Path) -> None:
     found = of(logged(tmp_path, "debug"), "stumbles")
     stages = [(line["event"], line["stage"]) for line in found if line["level"] == "debug"]
     assert stages == [("stage saved", "weigh"), ("stage already saved", "weigh"), ("stage saved", "ship")]
+
+
+def test_lines_for_people_are_readable_and_harmless() -> None:
+    facts = {
+        "timestamp": "2026-01-02T03:04:05Z", "level": "warning", "event": "attempt ended: retry", "document_id": "d1",
+        "stage": "read", "error": FORGED, "place": None, "why": "after backoff", "stack": "File a\nFile b",
+    }  # fmt: skip
+    said = log_text.line(None, "", facts).split("\n")
+    assert re.fullmatch(
+        r'\d\d:\d\d:\d\d WARNING attempt ended: retry  document_id=d1 stage=read error="no\\n.+" why="after backoff"',
+        said[0],
+    )
+    assert said[1:] == ["    File a", "    File b"]
+    assert said[0].isprintable()
+
+
+@pytest.mark.parametrize(("form", "text"), [("text", True), ("json", False), ("auto", False)])
+def test_the_form_of_lines_can_be_forced_and_a_pipe_gets_json(form: str, text: bool) -> None:
+    script = f"from perdure.watch.log import configure; configure('INFO', {form!r})\n" + (
+        "import logging; logging.getLogger('perdure.worker').warning('waiting for %s', 'it')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stderr.startswith("{") is not text
+    assert "waiting for it" in ended.stderr
+
+
+def test_a_terminal_gets_lines_for_people() -> None:
+    script = (
+        "import pty, sys\nfrom pathlib import Path\n"
+        "def child():\n"
+        "    from perdure.watch.log import configure; configure('INFO', 'auto')\n"
+        "    import logging; logging.getLogger('perdure.worker').warning('waiting for %s', 'it')\n"
+        "pid, fd = pty.fork()\n"
+        "if pid == 0: child()\n"
+        "else: sys.stdout.write(__import__('os').read(fd, 4096).decode())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert re.match(r"\d\d:\d\d:\d\d WARNING waiting for it", ended.stdout)
 
 
 def test_an_unknown_level_is_refused_with_the_known_ones() -> None:

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from perdure import Perdure
 from perdure.app import AsyncPerdure
 from perdure.core.events import DocumentDead, StuckSwept
-from perdure.settings import Settings
 from perdure.watch.metrics import RETRY_JOB
 from perdure.watch.push import Pusher, store_name
-from tests.doors.command import perdure, succeeded
+from tests.doors.command import COMMAND, environment, perdure, succeeded
 from tests.ports import free_ports
 from tests.watch.monitoring import fetched, pushgateway
+from tests.watch.shop import shop
 
 
 @pytest.fixture(scope="module")
@@ -72,20 +73,27 @@ def test_without_an_address_the_sweep_is_done_and_the_mistake_is_told(tmp_path: 
 
 
 async def two_hosts(gateway: str, url: str) -> None:
-    settings = Settings(pushgateway_url=gateway)
     for host, requeued in (("here", 2), ("there", 5), ("here", 1)):
         app = AsyncPerdure(url)
         await app.start()
         try:
-            pusher = Pusher(settings, url, app.store, app.measure().boards[0], host)
+            pusher = Pusher(gateway, url, app.store, app.measure().boards, host)
             swept = StuckSwept(
-                "partial", {}, {}, {"threads": requeued}, {"a\tb": 1}, {}, {"StoreBusy": 1}, None
+                "partial",
+                {},
+                {},
+                {"threads": requeued},
+                {"a\tb": 1},
+                {},
+                {"StoreBusy": 1},
+                None,
+                duration_ms=1_500,
             )
             app.events.publish(swept)
             assert await pusher.push() is None
-            app.events.publish(DocumentDead(1, "d", "o", "p", 3, "s", "threads", exhausted=True))
+            app.events.publish(DocumentDead("doc-d", "d", "o", "p", 3, "s", "threads", exhausted=True))
             app.events.publish(
-                DocumentDead(1, "d", "o", "p", 3, "s", "threads", exhausted=True, follow_up=True)
+                DocumentDead("doc-d", "d", "o", "p", 3, "s", "threads", exhausted=True, follow_up="on_dead")
             )
             assert await pusher.push() is None
         finally:
@@ -105,8 +113,36 @@ def test_two_hosts_do_not_overwrite_each_other_and_each_adds_up(gateway: str, st
     assert found("retry_job_runs_total", status="partial") == {"here": 2, "there": 1}
     assert found("retry_job_runs_total", status="failure") == {"here": 0, "there": 0}
     assert found("retry_job_errors_total", error_type="StoreBusy") == {"here": 2, "there": 1}
+    assert found("retry_job_errors_total", error_type="StoreUnavailable") == {"here": 0, "there": 0}
+    assert found("retry_job_duration_seconds_count") == {"here": 2, "there": 1}
+    assert found("retry_job_duration_seconds_sum") == {"here": 3.0, "there": 1.5}
+    assert found("retry_job_duration_seconds_bucket", le="1") == {"here": 0, "there": 0}
     for metric in RETRY_JOB:
-        assert set(found(metric.name)) == {"here", "there"}, metric.name
+        name = f"{metric.name}_sum" if metric.kind == "histogram" else metric.name
+        assert set(found(name)) == {"here", "there"}, metric.name
+
+
+def test_a_worker_pushes_what_it_counted_if_asked(gateway: str, tmp_path: Path) -> None:
+    """At its end at the latest: a document that died of its last attempt is counted there."""
+    store = f"sqlite:///{tmp_path}/perdure.db"
+    with Perdure(store, pipelines=[shop]) as app:
+        app.add(text="dies", pipeline="shop", collection="threads")
+    asked = {"METRICS_BACKEND": "prometheus_pushgateway", "PUSHGATEWAY_URL": gateway}
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "tests.watch.shop:app", "--store", store],
+        cwd=Path(__file__).parents[2], env=environment(**asked), stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while "threads" not in succeeded("list", "--state", "dead", "--json", "--store", store):
+            assert worker.poll() is None, "the worker ended"
+        worker.terminate()
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+    threads = {"collection": "threads"}
+    assert list(pushed(gateway, store, "retry_job_failed_documents", **threads).values()) == [1]
+    assert list(pushed(gateway, store, "retry_job_errors_total", error_type="OSError").values()) == [0]
+    assert pushed(gateway, store, "retry_job_documents_max_retries_exceeded_total", **threads)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_no_alert_is_left_out_of_that_test(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(alerts()))
 def test_each_says_what_it_means_and_what_to_do(name: str) -> None:
     rule = alerts()[name]
-    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
     runbook = ROOT / rule["annotations"]["runbook_url"]
     assert runbook == ROOT / "docs" / "runbooks" / f"{kebab(name)}.md"

@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_asked_for_again(tmp_path: Path, monkeypatch: py
         (port,) = free_ports(1)
         taken = socket.create_server(("127.0.0.1", port))
         async with opened(tmp_path) as app:
-            serving = asyncio.create_task(MetricsServer(app.measure(), "127.0.0.1", port).run())
+            serving = asyncio.create_task(MetricsServer(app.measure(), "127.0.0.1", port, 1).run())
             await asyncio.sleep(0.2)
             assert not serving.done()
             taken.close()

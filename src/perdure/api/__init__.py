@@ -3,7 +3,9 @@
 build       routes, errors and life of the application
 caller      whose key it is, what it may do, how often
 connections how many there are, of whom, and how long they may say nothing
-receiving   bodies: JSON, multipart or raw, streamed to disk within limits; `forms`, `jsons` what is in them
+receiving   bodies: JSON, multipart or raw, streamed to disk within limits; `forms`, `jsons` read them
+readers     processes that read heavy JSON; `reader` is one of them
+entries     the documents that a body asks to be taken in
 adding      documents on their way in
 documents   where they stand, lists, what is done to them
 finding     search, chunks, connections, rows, content

@@ -14,7 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from perdure.api.caller import Operator
 from perdure.api.overview import AuditView, LastAudit
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Service
 from perdure.operate.audit import Audit, Progress
 from perdure.service import AsyncPerdure

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 
 from perdure import __version__
@@ -17,17 +17,22 @@ from perdure.api import (
     documents,
     finding,
     health,
+    images,
     operating,
     remote,
     streaming,
+    upkeep,
     webhooks,
 )
 from perdure.api.caller import Gate
 from perdure.api.connections import Guard
-from perdure.api.jsons import Places
+from perdure.api.looks import Looks
+from perdure.api.parameters import known_only
 from perdure.api.problems import handle_errors
-from perdure.api.receiving import Limits
-from perdure.api.views import Bulk, NewDocument
+from perdure.api.readers import Readers
+from perdure.api.receiving import Limits, Uploads
+from perdure.api.turns import Ending
+from perdure.api.views import Bulk, Finished, NewDocument
 from perdure.engine import rooms
 from perdure.service import AsyncPerdure
 
@@ -43,7 +48,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.stopping = asyncio.Event()
-        app.state.auditing, app.state.places = asyncio.Lock(), Places()
+        app.state.auditing, app.state.readers = asyncio.Lock(), Readers()
         if limits.spool is not None:
             await asyncio.to_thread(rooms.clear_out, limits.spool)
         if not started:
@@ -53,6 +58,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
             yield
         finally:
             app.state.stopping.set()
+            await app.state.readers.close()
             await service.close()
 
     settings = service.settings
@@ -66,12 +72,17 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service, app.state.limits = service, limits
+    app.state.uploads = Uploads()
     app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.looks = Looks(service)
     app.state.guard = Guard.of(settings)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
     for part in (adding, documents, remote, finding, dead, operating, auditing, webhooks, streaming, health):
-        app.include_router(part.router)
+        app.include_router(part.router, dependencies=[Depends(known_only)])
+    for more in (images.router, upkeep.router, upkeep.imports):
+        app.include_router(more, dependencies=[Depends(known_only)])
     handle_errors(app)
+    app.add_middleware(Ending)
     _add_schemas(app)
     return app
 
@@ -83,7 +94,7 @@ def _add_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         made = make()
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for model in (NewDocument, Bulk):
+        for model in (NewDocument, Bulk, Finished):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             schemas.setdefault(model.__name__, schema)

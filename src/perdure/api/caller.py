@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
+from perdure.api.turns import Turns
 from perdure.core.frozen import frozen
 from perdure.core.model import ORG_DEFAULT
 from perdure.store.keys import SCOPES
@@ -66,6 +67,7 @@ class Gate:
         self._app = app
         self._open = open_
         self._rates = Rates(per_s)
+        self._turns = Turns()
         self._noted: dict[str, float] = {}
 
     async def enter(self, request: Request, scope: str) -> Caller:
@@ -80,6 +82,7 @@ class Gate:
                 429, "rate_limited", f"this organisation asks more than {self._rates.per_s:g} times a second; wait",
                 retry_after_s=wait_s,
             )  # fmt: skip
+        await self._turns.take(caller.org, request.scope)
         return caller
 
     async def caller(self, request: Request) -> Caller:

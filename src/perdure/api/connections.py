@@ -203,6 +203,8 @@ class Seldom(logging.Filter):
         self._now, self._said = now, dict[str, float]()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False  # the server stops; how many requests that ends is a line of its own
         kind = next((start for start in SELDOM if record.getMessage().startswith(start)), None)
         if kind is None:
             return True

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Caller, Operator, Reader, Writer
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, DocumentId, Service
 from perdure.api.views import Number, Text, Whole
 from perdure.operate.choosing import Choice, DeadOptions, count
@@ -40,10 +40,13 @@ class Which(BaseModel):
     stage: Text | None = None
     error_type: Text | None = None
     code: Text | None = None
+    job: Text | None = Field(default=None, description="Follow-up jobs of this name: detect_connections.")
     group: Annotated[str, Field(max_length=100)] | None = Field(
         default=None, description="How its name begins."
     )
-    failed: Text | None = Field(default=None, description="NAME.failed: a stage, a collection or a pipeline.")
+    failed: Text | None = Field(
+        default=None, description="NAME.failed: a stage, a collection, a pipeline or a follow-up job."
+    )
     older_than: Annotated[str, Field(max_length=20)] | None = Field(default=None, examples=["2h"])
     newer_than: Annotated[str, Field(max_length=20)] | None = None
 
@@ -97,14 +100,14 @@ class PurgeMeant(Meant):
 
 
 class DeadPage(BaseModel):
-    """Dead documents, those that died last first."""
+    """Dead documents and follow-up jobs (`job` is the name), those that died last first."""
 
     documents: list[DeadRecord]
     next: str | None
 
 
 class Groups(BaseModel):
-    """Dead documents by cause, the largest group first, each with what to do about it."""
+    """Dead documents and follow-up jobs by cause, the largest group first, each with what to do about it."""
 
     groups: list[Group]
 

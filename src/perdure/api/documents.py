@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from perdure.api.caller import Reader, Writer
+from perdure.api.images import described
 from perdure.api.shared import PROBLEMS, Bounded, DocumentId, Service, acted
 from perdure.api.views import (
     Act,
@@ -16,6 +17,7 @@ from perdure.api.views import (
     AttemptView,
     DocumentDetail,
     DocumentView,
+    Moment,
     Page,
     PriorityAct,
     Progress,
@@ -25,43 +27,54 @@ from perdure.api.views import (
     at,
     time_of,
 )
+from perdure.operate.desk import in_words
 from perdure.operate.timeline import Happening
 from perdure.operate.why import Why
+from perdure.service import ListOptions
 
 router = APIRouter(prefix="/v3/documents", tags=["documents"], responses=PROBLEMS, route_class=Bounded)
+
+_WORDS = "In the words of which system states are answered: perdure, bullmq, documents or images."
+InWords = Annotated[str | None, Field(max_length=100, description=_WORDS)]
+Words = Annotated[str | None, Query(max_length=100, description=_WORDS)]
 
 
 class Timeline(BaseModel):
     timeline: list[Happening]
 
 
+class Listed(BaseModel):
+    """Which documents; all that is given must hold. Of ranges the first moment is part, the last is not."""
+
+    state: Annotated[
+        str | None, Field(max_length=100, description="A state, or a word of other systems.")
+    ] = None
+    status: Annotated[str | None, Field(max_length=100, description="The same as `state`.")] = None
+    collection: Annotated[str | None, Field(max_length=1000)] = None
+    pipeline: Annotated[str | None, Field(max_length=1000)] = None
+    name: Annotated[str | None, Field(max_length=1000, description="Any part of it.")] = None
+    created_after: Moment | None = Field(default=None, description="With a time zone.")
+    created_before: Moment | None = None
+    finished_after: Moment | None = None
+    finished_before: Moment | None = None
+    words: InWords = None
+    after: Annotated[
+        str | None, Field(max_length=250, description="`next` of the page before, or an id.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
 @router.get("", response_model=Page)
-async def list_documents(
-    service: Service, caller: Reader,
-    state: Annotated[str | None, Query(max_length=100, description="A state, or a word of other systems for one.")]
-    = None,
-    collection: Annotated[str | None, Query(max_length=1000)] = None,
-    pipeline: Annotated[str | None, Query(max_length=1000)] = None,
-    name: Annotated[str | None, Query(max_length=1000)] = None,
-    after: Annotated[str | None, Query(max_length=200)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Page:  # fmt: skip
-    """Documents of the organisation, newest first."""
-    found = await service.documents(
-        state=state,
-        org=caller.org,
-        collection=collection,
-        pipeline=pipeline,
-        name=name,
-        after=after,
-        limit=limit,
-    )
+async def list_documents(service: Service, caller: Reader, listed: Annotated[Listed, Query()]) -> Page:
+    """Documents of the organisation, those that came last first."""
+    asked: ListOptions = {**listed.model_dump(), "org": caller.org}  # type: ignore[typeddict-item]
+    found = await service.documents(**asked)
     views = [DocumentView.of(one) for one in found]
-    return Page(documents=views, next=found[-1].id if len(found) == limit else None)
+    return Page(documents=views, next=found[-1].place if len(found) == listed.limit else None)
 
 
 @router.get("/{id}", response_model=DocumentDetail)
-async def get(service: Service, caller: Reader, id_: DocumentId) -> Any:
+async def get(service: Service, caller: Reader, id_: DocumentId, words: Words = None) -> Any:
     """Where the document stands: state, stage, attempts, stages that are saved, progress, error."""
     found = await service.standing(id_, caller.org)
     stages = [
@@ -76,7 +89,9 @@ async def get(service: Service, caller: Reader, id_: DocumentId) -> Any:
         stages_done=len({s.stage for s in stages}), stages=len(pipeline.stages) if pipeline else None, items=found.items
     )  # fmt: skip
     last = at(found.last_attempt_ms)
-    return DocumentDetail.of(found.status, last_attempt_at=last, completed_stages=stages, progress=progress)
+    more = await described(service, found.status)
+    (status,) = in_words([found.status], words)
+    return DocumentDetail.of(status, last_attempt_at=last, completed_stages=stages, progress=progress, **more)
 
 
 @router.get("/{id}/attempts", response_model=Attempts)
@@ -102,7 +117,7 @@ async def timeline(service: Service, caller: Reader, id_: DocumentId) -> Timelin
 async def requeue(service: Service, caller: Writer, id_: DocumentId, act: RequeueAct | None = None) -> Acted:
     """Start a new generation of a document that has ended, with a fresh budget of attempts."""
     asked = act or RequeueAct()
-    await service.status(id_, caller.org)
+    id_ = (await service.status(id_, caller.org)).id
     answer = await service.requeue(
         id_,
         from_stage=asked.from_stage,
@@ -118,14 +133,14 @@ async def requeue(service: Service, caller: Writer, id_: DocumentId, act: Requeu
 @router.post("/{id}/cancel", response_model=Acted)
 async def cancel(service: Service, caller: Writer, id_: DocumentId, act: Act | None = None) -> Acted:
     """End a document now; a worker that runs it cannot change anything any more."""
-    await service.status(id_, caller.org)
+    id_ = (await service.status(id_, caller.org)).id
     return acted(id_, await service.cancel(id_, reason=(act or Act()).reason, who=caller.who, org=caller.org))
 
 
 @router.post("/{id}/priority", response_model=Acted)
 async def priority(service: Service, caller: Writer, id_: DocumentId, act: PriorityAct) -> Acted:
     """Give a document that waits for its turn another priority; higher goes first."""
-    await service.status(id_, caller.org)
+    id_ = (await service.status(id_, caller.org)).id
     answer = await service.priority(id_, act.priority, reason=act.reason, who=caller.who, org=caller.org)
     return acted(id_, answer)
 
@@ -137,5 +152,6 @@ async def delete(
     reason: Annotated[Text, Query(description="Kept in the trail.")] = "",
 ) -> Acted:  # fmt: skip
     """Delete a document that has ended with everything that is its own, for good; its children stay."""
+    id_ = (await service.status(id_, caller.org)).id
     answer = await service.delete(id_, cancel=cancel, reason=reason, who=caller.who, org=caller.org)
     return acted(id_, answer)

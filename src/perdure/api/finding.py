@@ -10,7 +10,8 @@ from fastapi.responses import FileResponse
 from perdure.api.caller import Reader
 from perdure.api.shared import PROBLEMS, DocumentId, Service
 from perdure.api.views import Chunks, ChunkView, Connections, ConnectionView, Hits, HitView, Rows, RowView
-from perdure.errors import DocumentUnknown, StageUnknown
+from perdure.errors import StageUnknown
+from perdure.operate.desk import unknown
 
 router = APIRouter(prefix="/v3", responses=PROBLEMS)
 #: What came in is sent as what it is said to be, and never looked at as a page of ours.
@@ -59,9 +60,10 @@ async def rows(service: Service, caller: Reader, id_: DocumentId, name: str) -> 
 @router.get("/documents/{id}/content", response_class=Response, tags=["documents"])
 async def content(service: Service, caller: Reader, id_: DocumentId) -> Response:
     """What came in, byte for byte."""
-    found = await service.store.document(caller.org, id_)
+    status = await service.status(id_, caller.org)
+    found = await service.store.document(caller.org, status.id)
     if found is None:
-        raise DocumentUnknown(f"there is no document {id_}; check the id")
+        raise unknown(id_)
     kind = (
         found.media_type
         if "/" in found.media_type and found.media_type.isascii() and found.media_type.isprintable()
@@ -76,13 +78,16 @@ async def content(service: Service, caller: Reader, id_: DocumentId) -> Response
 
 
 @router.get("/documents/{id}/stages/{stage}", tags=["documents"])
-async def output(service: Service, caller: Reader, id_: DocumentId, stage: str) -> Any:
-    """What a stage of the document saved, as JSON."""
+async def output(
+    service: Service, caller: Reader, id_: DocumentId, stage: str,
+    pipeline: Annotated[str | None, Query(max_length=200, description="That of a follow-up job.")] = None,
+) -> Any:  # fmt: skip
+    """What a stage of the document, or of a job that follows from it, saved, as JSON."""
     from pydantic import ConfigDict, TypeAdapter
 
     await service.status(id_, caller.org)
     if not stage.isprintable():
         raise StageUnknown(f"there is no stage {stage!r}")
-    found = await service.output(id_, stage, caller.org)
+    found = await service.output(id_, stage, caller.org, pipeline)
     made = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64")).dump_json(found)
     return Response(made, media_type="application/json")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 
 FIELD_BYTES_MAX = 1 << 20
 FIELDS_BYTES_MAX = 3 << 20  # of all fields together: a text, its `meta` and some words
@@ -31,8 +31,10 @@ class Spooling(Protocol):
 
 @dataclass(slots=True)
 class Received:
-    """A body: fields, and perhaps one file with its name and type as they were sent."""
+    """A body: JSON, or fields and perhaps one file with its name and type as they were sent."""
 
+    json: bytes | Path | None = None
+    room: Path | None = None  # for more files, gone with the body
     fields: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     filename: str = ""

@@ -26,9 +26,15 @@ class Health(BaseModel):
 class Ready(BaseModel):
     """The store answers; what else would keep documents waiting is said, too."""
 
-    status: str = Field(examples=["ready"])
+    status: str = Field(
+        description="`degraded`: a worker stands still; documents are taken in all the same.",
+        examples=["ready"],
+    )
     schema_fits: bool = Field(description="False: `perdure migrate`, or a newer program.")
-    workers_alive: int = Field(description="0: documents are taken in, and wait.", examples=[1])
+    workers_alive: int = Field(
+        description="Those that answer. 0: documents are taken in, and wait.", examples=[1]
+    )
+    workers_silent: list[str] = Field(description="Those that stand still, and for how long.", examples=[[]])
 
 
 @router.get("/healthz", response_model=Health)
@@ -41,7 +47,11 @@ async def healthz() -> Health:
 async def readyz(service: Service) -> Ready:
     """The store answers; 503 where it does not."""
     found = await service.readiness()
-    return Ready(status="ready", schema_fits=found.schema_fits, workers_alive=found.workers_alive)
+    silent = [f"worker {id_} has not answered for {s} s" for id_, s in found.silent_s.items()]
+    return Ready(
+        status="degraded" if silent else "ready", schema_fits=found.schema_fits,
+        workers_alive=found.workers_alive, workers_silent=silent,
+    )  # fmt: skip
 
 
 @router.get("/metrics", response_class=Response, responses={**PROBLEMS, 200: NUMBERS})

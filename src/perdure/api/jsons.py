@@ -1,61 +1,62 @@
-"""JSON from callers: checked before it is parsed, and parsed in a thread if it is large.
+"""JSON from callers: checked before it is parsed, parsed, and validated.
 
-Depth, number of values and length of numbers are limited, and so are the errors that an answer lists.
+Depth, number of values and length of numbers are limited, and so are the errors that an answer lists. A parser holds
+the interpreter until it is through: only a body that is `light` is read in the server, all others in a process of their
+own (`readers`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from contextvars import copy_context
-from functools import partial
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar, get_args
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from perdure.api.problems import ERRORS_MAX, Refused
+from perdure.api.refused import ERRORS_MAX, Invalid, Refused
 
 DEPTH_MAX = 200
 NUMBER_CHARS_MAX = 1000
-SMALL_CHARS = 16 << 10  # what is read where it came in; more is read in a thread
-LARGE_BYTES = 1 << 20  # more waits for a place
-PLACES, PLACES_OF_ONE = 4, 2
+LIGHT_BYTES = 128 << 10
+LIGHT_MARKS = 4000  # that may part values; a parser takes about a microsecond for each value
 #: Every match begins where the last one ended; a string that does not end is the last alternative and takes the rest.
 _TOKEN = re.compile(
     r'[ \t\r\n,:]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([\[{])|([\]}])|([^ \t\r\n,:\[\]{}"]++)|(".*)|\Z)',
     re.DOTALL,
 )
 _STRING, _OPEN, _CLOSE, _WORD, _BROKEN = range(1, 6)
-#: Of its own: files that others upload must not wait for a thread.
-_THREADS = ThreadPoolExecutor(PLACES, "perdure-json")
-P = ParamSpec("P")
-T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
 
 
-async def aside(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do the work here if it is about few bytes, else in a thread."""
-    if size <= SMALL_CHARS:
-        return work(*args, **kwargs)
-    run = partial(copy_context().run, work, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, run)
+def is_light(*texts: bytes | str) -> bool:
+    """Whether these are read in a few milliseconds, whatever is in them."""
+    return sum(map(len, texts)) <= LIGHT_BYTES and sum(map(marks, texts)) <= LIGHT_MARKS
 
 
-def read(body: bytes | str, values_max: int) -> Any:
-    """Parse a JSON text. Raises: Refused."""
+def marks(text: bytes | str) -> int:
+    """How many characters there are that may part values: it has hardly more keys and values."""
+    if isinstance(text, str):
+        return sum(map(text.count, ",:[{"))
+    return sum(map(text.count, (b",", b":", b"[", b"{")))
+
+
+def read(body: bytes | str | Path, values_max: int) -> Any:
+    """Parse a JSON text, which may be in a file. Raises: Refused."""
     try:
-        text = body if isinstance(body, str) else body.decode(json.detect_encoding(body), "surrogatepass")
+        text = body if isinstance(body, str) else _decoded(body)
         _look_through(text, values_max)
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(422, "request_invalid", f"the body is not JSON: {error}") from None
+
+
+def _decoded(body: bytes | Path) -> str:
+    raw = body.read_bytes() if isinstance(body, Path) else body
+    return raw.decode(json.detect_encoding(raw), "surrogatepass")
 
 
 def _look_through(text: str, values_max: int) -> None:
@@ -81,26 +82,29 @@ def _look_through(text: str, values_max: int) -> None:
             raise Refused(413, "json_too_long", f"the JSON has more than {values_max} keys and values")
 
 
-class Invalid(RequestValidationError):
-    """A request with so many errors that only the first are listed."""
+def read_object(body: bytes | Path, values_max: int) -> dict[str, Any]:
+    """As `read`, where an object is wanted."""
+    if not body:
+        raise Refused(422, "request_invalid", "the body is not JSON: it is empty")
+    value = read(body, values_max)
+    if not isinstance(value, dict):
+        raise Refused(422, "request_invalid", "the body must be a JSON object")
+    return value
 
-    def __init__(self, errors: list[dict[str, Any]], left: int) -> None:
-        super().__init__(errors)
-        self.left = left
 
-
-def validated(model: type[BaseModel], value: Any) -> Any:
-    """Validate a value. Raises: RequestValidationError, with the first errors if there are very many."""
+def validated(model: type[M], value: Any) -> M:
+    """Validate a value. Raises: Invalid."""
     unknown = _unknown(model, value, ("body",))
     first = list(islice(unknown, ERRORS_MAX + 1))
     if len(first) > ERRORS_MAX:  # before there is an error for each of a million
-        errors = [{"loc": where, "msg": "Extra inputs are not permitted"} for where in first]
-        raise Invalid(errors, left=sum(1 for _ in unknown))
+        errors = [{"loc": where, "msg": "Extra inputs are not permitted"} for where in first[:ERRORS_MAX]]
+        raise Invalid(errors, left=1 + sum(1 for _ in unknown))
     try:
         return model.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+        errors = [{"loc": ("body", *one["loc"]), "msg": one["msg"]} for one in found[:ERRORS_MAX]]
+        raise Invalid(errors, left=len(found) - len(errors)) from None
 
 
 def _unknown(
@@ -118,26 +122,3 @@ def _unknown(
         if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value[name], list):
             for number, one in enumerate(value[name][:ITEMS_MAX]):
                 yield from _unknown(inner, one, (*at, name, number))
-
-
-class Places:
-    """Places for large JSON in memory, each held until the request is answered."""
-
-    def __init__(self, most: int = PLACES, most_of_one: int = PLACES_OF_ONE) -> None:
-        self._most_of_one = most_of_one
-        self._all = asyncio.Semaphore(most)
-        self._of: dict[str, asyncio.Semaphore] = {}
-        self._wanting: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def place(self, org: str) -> AsyncIterator[None]:
-        """Wait for a place; one organisation cannot have all of them."""
-        own = self._of.setdefault(org, asyncio.Semaphore(self._most_of_one))
-        self._wanting[org] += 1
-        try:
-            async with own, self._all:
-                yield
-        finally:
-            self._wanting[org] -= 1
-            if not self._wanting[org]:
-                del self._wanting[org], self._of[org]

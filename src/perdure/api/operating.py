@@ -17,6 +17,12 @@ router = APIRouter(prefix="/v3", tags=["operators"], responses=PROBLEMS, route_c
 Name = Annotated[str, Path(max_length=200, description="As it is called in the list.")]
 
 
+class HoldAct(Act):
+    """Why, and whether a dependency is meant that nothing is known to need yet."""
+
+    new: bool = False
+
+
 @router.get("/status", response_model=Overview)
 async def status(service: Service, caller: Operator) -> Any:
     """The whole store: what needs a person first, documents by state, queues, workers, services, dead groups."""
@@ -50,10 +56,11 @@ async def dependencies(service: Service, caller: Operator) -> Dependencies:
 
 
 @router.post("/dependencies/{name}/hold", response_model=Changed)
-async def hold(service: Service, caller: Operator, name: Name, act: Act | None = None) -> Changed:
+async def hold(service: Service, caller: Operator, name: Name, act: HoldAct | None = None) -> Changed:
     """Documents that need it wait until somebody releases it."""
     known = await service.needed()
-    await service.hold(name, (act or Act()).reason or "held by hand", who=caller.who)
+    told = act or HoldAct()
+    await service.hold(name, told.reason or "held by hand", who=caller.who, new=told.new)
     return Changed(name=name, state="down", warning=not_needed(name, known))
 
 

@@ -51,12 +51,24 @@ class Queues(BaseModel):
     queues: list[QueueView]
 
 
+class ShareView(BaseModel):
+    """Documents that a worker has in hand for an organisation, and the large ones of them."""
+
+    model_config = _example(org="acme", in_hand=2, large=1)
+    org: str
+    in_hand: int
+    large: int
+
+
 class WorkerView(BaseModel):
-    """A worker; `alive` is False where its process is gone without saying so."""
+    """A worker; `alive` is False where its process is gone without saying so. `silent_since_ms` is since when its
+    event loop has stood still, null while it runs. `slots`, `large_slots` and `sandbox` are null until it says so."""
 
     model_config = _example(
         id=7, name="host-4242", queues=["documents"], alive=True, in_hand=3, started_ms=MS, beat_ms=MS + 60_000,
-        late_writes_refused=0,
+        silent_since_ms=None, late_writes_refused=0, slots=3, large_slots=1,
+        organisations=[{"org": "acme", "in_hand": 2, "large": 1}, {"org": "beta", "in_hand": 1, "large": 0}],
+        sandbox="in force",
     )  # fmt: skip
     id: int
     name: str
@@ -65,7 +77,14 @@ class WorkerView(BaseModel):
     in_hand: int
     started_ms: int
     beat_ms: int
+    silent_since_ms: int | None
     late_writes_refused: int
+    slots: int | None = Field(description="For documents of one size, small or large.")
+    large_slots: int | None = Field(description="Besides, where small and large documents wait.")
+    organisations: list[ShareView] = Field(description="What each of them has of the documents in hand.")
+    sandbox: Literal["in force", "not available", "off", "not used"] | None = Field(
+        description="Of the cells that read files; not used: no stage asks for one."
+    )
 
 
 class Workers(BaseModel):
@@ -80,6 +99,7 @@ class Dependencies(BaseModel):
             {
                 "name": "openai", "state": "down", "since_ms": MS, "reason": "http_503", "held_by": "breaker",
                 "held": 40, "probe_at_ms": MS + 4_000, "probes": 1, "ramp_per_s": None, "nominal_per_s": 12.5,
+                "tokens": 0.0, "limit_per_s": None, "paused_until_ms": None, "success_share": None, "breaker": "open",
             }
         ],
         calls=[
@@ -94,9 +114,10 @@ class Dependencies(BaseModel):
 
 
 class DeadFacts(BaseModel):
-    """How many are dead, and the largest groups of them."""
+    """How many documents and (by name) follow-up jobs are dead, and the largest groups of them."""
 
     documents: int
+    follow_ups: dict[str, int]
     groups: list[Group]
 
 

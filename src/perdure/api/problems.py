@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
+from perdure.api.refused import ERRORS_MAX, Invalid, Refused
 from perdure.errors import (
     DocumentUnknown,
     InputTooLarge,
@@ -38,7 +39,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_ERRORS = ("FullError", "DiskFullError")
 LARGE_BYTES = 1 << 20
 #: What an answer says about a request: enough to mend it, and no echo of it.
-ERRORS_MAX, WHERE_CHARS_MAX, WHAT_CHARS_MAX, DETAIL_CHARS_MAX = 20, 200, 300, 4000
+WHERE_CHARS_MAX, WHAT_CHARS_MAX, DETAIL_CHARS_MAX = 200, 300, 4000
 LINGER_S, LINGER_BYTES = 1.0, 16 << 20
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
@@ -60,19 +61,6 @@ class Problem(BaseModel):
         default=None, description=f"Where the request is wrong; the first {ERRORS_MAX} places."
     )
     errors_left: int | None = Field(default=None, description="How many errors are left out, at least.")
-
-
-class Refused(UsageError):
-    """A request that is turned away before anything was done."""
-
-    def __init__(
-        self, status: int, code: str, message: str, *, retry_after_s: float | None = None, **headers: str
-    ) -> None:
-        super().__init__(message, code=code)
-        self.status = status
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        if retry_after_s is not None:
-            self.headers["Retry-After"] = str(max(1, round(retry_after_s + 0.5)))
 
 
 def status_of(error: PerdureError) -> int:
@@ -113,6 +101,8 @@ def problem(
 async def _ours(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, PerdureError):
         raise error
+    if isinstance(error, Invalid):
+        return invalid(error.errors, error.left)
     if _full(error.__cause__):
         return _no_room()
     status, headers = status_of(error), dict(getattr(error, "headers", {}))
@@ -126,8 +116,7 @@ async def _ours(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    return invalid(found, getattr(error, "left", 0))
+    return invalid(error.errors() if isinstance(error, RequestValidationError) else [])
 
 
 def invalid(found: Any, left: int = 0) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON within a limit, large JSON one by one; files as multipart or raw bodies, streamed to disk.
+"""Bodies of requests: JSON within a limit; files as multipart or raw bodies and large JSON, streamed to disk.
 
 Whatever is too large, too slow or of no known form is refused as soon as that shows; what was written is removed.
 """
@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
-from perdure.api import jsons
 from perdure.api.forms import Received, check_size, read_form
-from perdure.api.problems import Refused
+from perdure.api.jsons import LIGHT_BYTES, is_light
+from perdure.api.readers import Readers
+from perdure.api.refused import Refused
 from perdure.core.frozen import frozen
 from perdure.engine import rooms
 
 WRITE_BYTES = 1 << 20
-HELD_BYTES = 128 << 10  # of JSON that is still coming; more goes to disk
 FORM_BYTES = 1 << 20  # that a form may have besides its file
 FREE_BYTES = 64 << 20  # of the disk, that an upload leaves
+STOPPING_S = 3.0  # that a body has to arrive when the server stops
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 JSON, MULTIPART, URLENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
 SEND = "send JSON, a form with a file (`curl -F file=@x.pdf`), or the file itself with its Content-Type"
 
@@ -45,13 +49,13 @@ class Limits:
 
 
 @asynccontextmanager
-async def received(request: Request, limits: Limits, org: str) -> AsyncIterator[Received]:
+async def received(request: Request, limits: Limits) -> AsyncIterator[Received]:
     """The body of the request; its file is gone afterwards. Refused."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     form = kind.decode("latin-1")
     if form == JSON:
-        async with json_object(request, limits, org) as fields:
-            yield Received(fields=fields)
+        async with json_body(request, limits) as body:
+            yield body
         return
     if form in ("", URLENCODED):
         raise Refused(415, "content_type_unknown", f"the Content-Type is {form or 'missing'}; {SEND}")
@@ -61,15 +65,11 @@ async def received(request: Request, limits: Limits, org: str) -> AsyncIterator[
     async with _spool(limits, limits.file_bytes, int(length) if length.isdigit() else 0) as spool:
         if form == MULTIPART:
             whole = pieces(request, limits, limits.file_bytes + FORM_BYTES)
-            yield await read_form(whole, options.get(b"boundary", b""), spool)
+            body = await read_form(whole, options.get(b"boundary", b""), spool)
+            body.room = spool.path.parent
+            yield body
         else:
             yield await _raw(request, form, spool, limits)
-
-
-def body_size(request: Request) -> int:
-    """About how much was sent; one that does not say counts as large."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isdigit() else 1 << 30
 
 
 @asynccontextmanager
@@ -77,26 +77,25 @@ async def _spool(limits: Limits, bytes_max: int, expected: int) -> AsyncIterator
     room = await asyncio.to_thread(rooms.new_room, limits.spool)
     try:
         _check_room(room, expected)
-        with Spool(room / "body", bytes_max) as spool:
+        spool = await asyncio.to_thread(Spool, room / "body", bytes_max)
+        try:
             yield spool
+        finally:
+            await asyncio.to_thread(spool.close)
     finally:
         await asyncio.to_thread(rooms.remove, room)
 
 
 @asynccontextmanager
-async def json_value(request: Request, limits: Limits, org: str) -> AsyncIterator[tuple[bytes, Any]]:
-    """A body of JSON and its value, None where it is empty; Refused.
-
-    A large one is written to disk first, so that a slow sender holds little memory, and waits for its place once it is
-    complete.
-    """
+async def json_body(request: Request, limits: Limits) -> AsyncIterator[Received]:
+    """A body of JSON, in memory or, if it is large, in a file: a slow sender holds little memory. Raises: Refused."""
     stream, start = pieces(request, limits, limits.json_bytes), bytearray()
     async for piece in stream:
         start += piece
-        if len(start) > HELD_BYTES:
+        if len(start) > LIGHT_BYTES:
             break
     else:
-        yield bytes(start), await _value(bytes(start), limits)
+        yield Received(json=bytes(start))
         return
     async with _spool(limits, limits.json_bytes, 0) as spool:
         spool.take(bytes(start))
@@ -105,40 +104,61 @@ async def json_value(request: Request, limits: Limits, org: str) -> AsyncIterato
             spool.take(piece)
             await spool.settle()
         await spool.end()
-        places: jsons.Places = request.app.state.places
-        async with places.place(org) if spool.size > jsons.LARGE_BYTES else nullcontext():
-            body = await asyncio.to_thread(spool.path.read_bytes)
-            yield body, await _value(body, limits)
+        yield Received(json=spool.path, room=spool.path.parent)
 
 
-async def _value(body: bytes, limits: Limits) -> Any:
-    return await jsons.aside(len(body), jsons.read, body, limits.json_values) if body else None
+async def read_body(request: Request, org: str, body: Received, work: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Do the work that reads the body: here if it is light, else in a process of its own. Raises: what it raises."""
+    heavy = isinstance(body.json, Path) or not is_light(body.json or b"", *body.fields.values())
+    readers: Readers = request.app.state.readers
+    return await readers.run(org, work, *args) if heavy else work(*args)
 
 
-@asynccontextmanager
-async def json_object(request: Request, limits: Limits, org: str) -> AsyncIterator[dict[str, Any]]:
-    """As `json_value`, where an object is wanted."""
-    async with json_value(request, limits, org) as (body, found):
-        if not isinstance(found, dict):
-            wrong = "the body must be a JSON object" if body else "the body is not JSON: it is empty"
-            raise Refused(422, "request_invalid", wrong)
-        del body
-        yield found
+class Uploads:
+    """The bodies that are being received. When the server stops they have a moment more, then they are refused."""
+
+    def __init__(self) -> None:
+        self.until_s = math.inf
+        self._waits: set[asyncio.Timeout] = set()
+
+    def stop(self) -> None:
+        """The server stops."""
+        self.until_s = asyncio.get_running_loop().time() + STOPPING_S
+        for wait in self._waits:
+            wait.reschedule(min(wait.when() or math.inf, self.until_s))
+
+    async def next(self, stream: AsyncIterator[bytes], until_s: float) -> bytes:
+        """The next piece. Raises: TimeoutError, StopAsyncIteration."""
+        async with asyncio.timeout_at(min(until_s, self.until_s)) as wait:
+            self._waits.add(wait)
+            try:
+                return await anext(stream)
+            finally:
+                self._waits.discard(wait)
 
 
 async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncIterator[bytes]:
-    """The body as it comes, wherever its bytes belong; 413 where it is too large, 408 where it comes too slowly."""
+    """The body as it comes, wherever its bytes belong; 413 where it is too large, 408 where it comes too slowly, 503
+    where the server stops before it is complete."""
     late = Refused(408, "upload_too_slow", "the body did not arrive in time; send it again")
+    uploads: Uploads = request.app.state.uploads
     stream, loop = aiter(request.stream()), asyncio.get_running_loop()
     until_s, size, waited_s = loop.time() + limits.total_s, 0, 0.0
     while (now_s := loop.time()) < until_s:
         try:
             # only around the wait: a time that ran out while the piece is worked on would cancel whoever works on it
-            async with asyncio.timeout_at(min(until_s, now_s + limits.pause_s)):
-                piece = await anext(stream)
+            wait_until_s = min(until_s, now_s + limits.pause_s)
+            piece = await uploads.next(stream, wait_until_s)
         except StopAsyncIteration:
             return
         except TimeoutError:
+            if uploads.until_s <= wait_until_s:
+                raise Refused(
+                    503,
+                    "server_stopping",
+                    "the server stops; nothing was taken in, send it again",
+                    retry_after_s=5,
+                ) from None
             raise late from None
         except ClientDisconnect:
             raise Refused(
@@ -160,12 +180,9 @@ class Spool:
         self.path, self.size = path, 0
         self._max, self._pending = bytes_max, bytearray()
         self._digest = hashlib.sha256()
+        self._file = path.open("wb")
 
-    def __enter__(self) -> Spool:
-        self._file = self.path.open("wb")
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def take(self, data: bytes) -> None:

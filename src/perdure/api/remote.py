@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Request
+from pydantic import Field
 
 from perdure.api.caller import Writer
+from perdure.api.entries import How, of_finish
+from perdure.api.receiving import Limits, json_body, read_body
 from perdure.api.shared import PROBLEMS, Bounded, DocumentId, Service, acted
-from perdure.api.views import Acted, Number, Text
+from perdure.api.views import Acted, Answered, Number, Text
 
 router = APIRouter(
     prefix="/v3/documents/{id}/remote", tags=["remote stages"], responses=PROBLEMS, route_class=Bounded
 )
-
-
-class Answered(BaseModel):
-    """Which claim is meant."""
-
-    model_config = ConfigDict(extra="forbid")
-    token: Annotated[int | str, Field(description="As the event had it.")]
-    job: Text | None = Field(default=None, description="As the event had it, where it is a follow-up's.")
-
-
-class Finished(Answered):
-    """The stage is done."""
-
-    output: Any = Field(description="What the stage made, as its type has it.")
 
 
 class FailedStage(Answered):
@@ -39,12 +27,17 @@ class FailedStage(Answered):
     retry_after_s: Number | None = Field(default=None, ge=0, le=31_536_000, allow_inf_nan=False)
 
 
-@router.post("/finish", response_model=Acted)
-async def finish(service: Service, caller: Writer, id_: DocumentId, answer: Finished) -> Acted:
+@router.post("/finish", response_model=Acted,
+             openapi_extra={"requestBody": {"required": True, "content": {
+                 "application/json": {"schema": {"$ref": "#/components/schemas/Finished"}}}}})  # fmt: skip
+async def finish(request: Request, service: Service, caller: Writer, id_: DocumentId) -> Acted:
     """The stage is done; told again it is `repeated`, told late it is refused."""
-    await service.status(id_, caller.org)
-    said = await service.remote_finish(id_, answer.token, answer.output, org=caller.org, job=answer.job)
-    return acted(id_, said)
+    limits: Limits = request.app.state.limits
+    async with json_body(request, limits) as body:
+        how = How(limits.json_values, room=body.room)
+        token, job, output = await read_body(request, caller.org, body, of_finish, body.json or b"", how)
+        await service.status(id_, caller.org)
+        return acted(id_, await service.remote_finish(id_, token, output, org=caller.org, job=job))
 
 
 @router.post("/fail", response_model=Acted)

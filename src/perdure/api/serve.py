@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any
@@ -27,6 +28,9 @@ from perdure.api.caller import is_loopback
 from perdure.api.connections import Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
+from perdure.engine.collector import calm_collector
+from perdure.engine.loop_watch import alarm
+from perdure.engine.memory import few_arenas
 from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
@@ -37,7 +41,9 @@ BACKLOG = 128  # connections that are accepted before the first is looked at: a 
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten
 STOP_S = 30.0
+REQUESTS_S = 5  # that requests which are under way have when the server stops
 TICK_S = 0.1  # between looks for a signal while the store is waited for
+THREADS = 64  # that wait for disks; each is started when there is something to do for it
 BEHIND = 5  # levels of niceness that a worker stands behind its server
 
 
@@ -66,6 +72,7 @@ class Server(uvicorn.Server):
     """Tells streams that it stops, which would never end by themselves, before it waits for what is under way."""
 
     ready: Callable[[int], None] | None = None  # called with the port once it listens
+    stops: Callable[[], None] | None = None  # called when it begins to stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -73,9 +80,12 @@ class Server(uvicorn.Server):
             self.ready(sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        stopping: asyncio.Event | None = getattr(self.config.app.state, "stopping", None)  # type: ignore[union-attr]
-        if stopping is not None:
+        state: Any = self.config.app.state  # type: ignore[union-attr]
+        if self.stops is not None:
+            self.stops()
+        if (stopping := getattr(state, "stopping", None)) is not None:
             stopping.set()
+            state.uploads.stop()
         await super().shutdown(sockets)
 
 
@@ -96,12 +106,12 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
     StoreError if the store cannot be used.
     """
     check(serving)
-    configure(service.settings.log_level)
+    configure(service.settings.log_level, service.settings.log_format)
     log_events(service.events)
     raise_descriptors()
     sockets = await _bound(serving.host, serving.port)
     app = build(service, open_=serving.open_, started=True)
-    server = Server(configured(app, timeout_graceful_shutdown=10))
+    server = Server(configured(app, timeout_graceful_shutdown=REQUESTS_S))
     server.ready = ready
     for number in (
         signal.SIGINT,
@@ -110,7 +120,20 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
         signal.signal(number, server.handle_exit)
     if not await _started(service, server):
         return 0
-    workers = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
+    service.store.must_write()
+    calm_collector()
+    use_many_threads()
+    beside = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
+    if service.settings.loop_stall_s:
+        beside.append(asyncio.create_task(alarm(service.settings.loop_stall_s)))
+
+    def stop_beside() -> None:
+        """The workers stop while the last requests are answered, not after them."""
+        server.stops = None  # a second time would leave a worker that stops
+        for task in beside:
+            task.cancel()
+
+    server.stops = stop_beside
     try:
         await server.serve(sockets)
     except OSError as error:
@@ -120,10 +143,17 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
             serving.host, serving.port, error
         ) from None  # another one bound it, too, and was first
     finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        if server.stops is not None:
+            stop_beside()
+        await asyncio.gather(*beside, return_exceptions=True)
     return 0 if server.started else 1
+
+
+def use_many_threads() -> None:
+    """Have files of several uploads written at a time: Python has six threads for that on two cores, and whoever
+    searches or uploads a small file would wait for one behind the disk of others."""
+    few_arenas()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "perdure-files"))
 
 
 async def _bound(host: str, port: int) -> list[socket.socket]:

@@ -10,14 +10,16 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from perdure.api.jsons import SMALL_CHARS, aside, validated
+from perdure.api.jsons import LIGHT_MARKS, read, validated
 from perdure.api.problems import MEDIA_TYPE, Problem
-from perdure.api.receiving import json_value
+from perdure.api.receiving import Limits, pieces
 from perdure.api.views import Acted
 from perdure.errors import DocumentUnknown, MoveForbidden
 from perdure.service import AsyncPerdure
 
 NDJSON = "application/x-ndjson"
+CHECKED_BYTES = 16 << 10  # the framework lists all errors of a smaller body, after it has looked at the scope
+ACT_BYTES = 1 << 20  # of a body that says what to do; ids of a thousand documents are a fifth of it
 _ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -29,7 +31,11 @@ async def _service(request: Request) -> AsyncPerdure:
     return service
 
 
-async def _document_id(id_: Annotated[str, Path(alias="id", description="A document's id.")]) -> str:
+async def _document_id(
+    id_: Annotated[
+        str, Path(alias="id", description="A document's id, or 6 characters or more of its beginning.")
+    ],
+) -> str:
     """What can be no id is nobody's id."""
     if _ID.fullmatch(id_) is None:
         raise DocumentUnknown(f"there is no document {id_!r}; check the id")
@@ -48,27 +54,32 @@ OnceKey = Annotated[
 
 
 class Bounded(APIRoute):
-    """A route whose body the framework reads, which it does before it asks for a key and without a limit: here the key
+    """A route with a small body, which the framework reads before it asks for a key and without a limit: here the key
     comes first, and no more is read than is allowed."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
-            caller = await request.app.state.gate.caller(request)
-            async with json_value(request, request.app.state.limits, caller.org) as (body, found):
-                if found is not None:
+            await request.app.state.gate.caller(request)
+            limits: Limits = request.app.state.limits
+            body = b"".join(
+                [piece async for piece in pieces(request, limits, min(ACT_BYTES, limits.json_bytes))]
+            )
+            request._body = body
+            if body:
+                found = read(body, min(limits.json_values, LIGHT_MARKS))
+                if found is not None:  # as good as no body
                     request._json = found
-                    if len(body) > SMALL_CHARS:
-                        await aside(len(body), _check, self, found)
-                request._body = body
-                return await handle(request)
+                    if len(body) > CHECKED_BYTES:
+                        _check(self, found)
+            return await handle(request)
 
         return handle if self.body_field is None else bounded
 
 
 def _check(route: APIRoute, found: Any) -> None:
-    """Have a large wrong body refused where it holds nobody up; the framework asks again, of one that is right."""
+    """Refuse a wrong body with its first errors alone; the framework looks again at one that is right."""
     wanted: Any = route.body_field.field_info.annotation if route.body_field else None
     for model in get_args(wanted) or (wanted,):  # of `Act | None` that which is no None
         if isinstance(model, type) and issubclass(model, BaseModel):

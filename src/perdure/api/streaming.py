@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -15,11 +14,11 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.api.caller import Reader
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import PROBLEMS, Service
+from perdure.api.turns import pass_on
 from perdure.errors import StoreError
-from perdure.service import AsyncPerdure
-from perdure.store.feed import NAMES, Happened, place
+from perdure.store.feed import NAMES, place
 
 router = APIRouter(prefix="/v3", tags=["events"], responses=PROBLEMS)
 LOOK_S = 0.5
@@ -46,7 +45,7 @@ async def events(
         raise Refused(422, "event_unknown", f"there is no event {unknown[0]!r}; there are {', '.join(NAMES)}")
     start = last_event_id or after or await service.store.feed_end()
     place(start)
-    stream = _stream(request, service, caller.org, start, frozenset(name or NAMES))
+    stream = _stream(request, caller.org, start, frozenset(name or NAMES))
     return Counted(stream, request.app.state.streams, caller.org)
 
 
@@ -90,12 +89,11 @@ class Counted(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.place(self._org):
+            pass_on(scope)
             await super().__call__(scope, receive, send)
 
 
-async def _stream(
-    request: Request, service: AsyncPerdure, org: str, start: str, names: frozenset[str]
-) -> AsyncIterator[bytes]:
+async def _stream(request: Request, org: str, start: str, names: frozenset[str]) -> AsyncIterator[bytes]:
     state, silent_s, known_s = request.app.state, 0.0, time.monotonic()
     yield b": from here on\n\n"
     while not state.stopping.is_set():
@@ -104,12 +102,12 @@ async def _stream(
             if not await _still_good(request):
                 return
         try:
-            found = await service.store.feed(org, start)
+            found = await state.looks.feed(org, start)
         except StoreError:
             found = []  # it comes back, or the client goes
         if found:
             start = found[-1].place
-            wanted = b"".join(_event(one) for one in found if one.name in names)
+            wanted = b"".join(one.said for one in found if one.name in names)
             if wanted:
                 silent_s = 0.0
                 yield wanted
@@ -139,8 +137,3 @@ async def _pause(stopping: asyncio.Event, look_s: float) -> None:
             await stopping.wait()
     except TimeoutError:
         return
-
-
-def _event(one: Happened) -> bytes:
-    told = {"document_id": one.document_id, "at_ms": one.at_ms, **one.data}
-    return f"id: {one.place}\nevent: {one.name}\ndata: {json.dumps(told)}\n\n".encode()

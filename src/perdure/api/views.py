@@ -97,6 +97,7 @@ class Taken(BaseModel):
 
     id: str = Field(examples=[EXAMPLE_ID])
     answer: Literal["added", "exists", "unchanged", "refreshed", "requeued"]
+    state: str | None = Field(default=None, description="In which it was found; null for a new one.")
 
 
 class TakenAll(BaseModel):
@@ -137,7 +138,8 @@ class DocumentView(BaseModel):
     collection: str
     pipeline: str
     name: str
-    status: str = Field(description="queued, running, waiting, held, done, dead or cancelled.")
+    state: str = Field(description="queued, running, waiting, held, done, dead or cancelled; see `words`.")
+    status: str = Field(description="The same as `state`.")
     stage: str | None
     generation: int
     attempts_made: int
@@ -148,16 +150,16 @@ class DocumentView(BaseModel):
     due_at: datetime | None = Field(description="When a waiting one goes on.")
     finished_at: datetime | None
     last_heartbeat: datetime | None
-    error: Failed | None
+    error: Failed | None = Field(description="How it ended, or why the last attempt failed while it waits.")
 
     @classmethod
     def of(cls, s: Status, **more: Any) -> Any:
         error = Failed(code=s.error_code, message=s.error_message) if s.error_code else None
         return cls(
-            id=s.id, collection=s.collection, pipeline=s.pipeline, name=s.name, status=s.state, stage=s.stage,
-            generation=s.generation, attempts_made=s.attempts_made, attempts_max=s.attempts_max, degraded=s.degraded,
-            held_by=s.held_by, created_at=time_of(s.created_ms), finished_at=at(s.finished_ms),
-            due_at=at(s.run_at_ms) if s.state == "waiting" else None, last_heartbeat=at(s.last_heartbeat_ms),
+            id=s.id, collection=s.collection, pipeline=s.pipeline, name=s.name, state=s.state, status=s.state,
+            stage=s.stage, generation=s.generation, attempts_made=s.attempts_made, attempts_max=s.attempts_max,
+            degraded=s.degraded, held_by=s.held_by, created_at=time_of(s.created_ms), finished_at=at(s.finished_ms),
+            due_at=at(s.run_at_ms), last_heartbeat=at(s.last_heartbeat_ms),
             error=error, **more,
         )  # fmt: skip
 
@@ -168,6 +170,10 @@ class DocumentDetail(DocumentView):
     last_attempt_at: datetime | None
     completed_stages: list[StageView]
     progress: Progress
+    metadata: dict[str, Any] | None = Field(
+        default=None, description="Of an image: what is to be seen on it."
+    )
+    facts: dict[str, Any] | None = Field(default=None, description="Of an image: size, colours, camera.")
 
 
 class Page(BaseModel):
@@ -193,6 +199,7 @@ class AttemptView(BaseModel):
     error_code: str | None
     status_code: int | None
     message: str | None
+    fingerprint: str | None = Field(default=None, description="Failures of one cause have the same.")
     delay_ms: int | None
     why: str
     requests: dict[str, int]
@@ -235,6 +242,20 @@ class Acted(BaseModel):
 
     id: str = Field(examples=[EXAMPLE_ID])
     answer: str = Field(examples=["requeued", "cancelled", "changed", "purged"])
+
+
+class Answered(BaseModel):
+    """Which claim of a remote stage is meant."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Annotated[int | str, Field(description="As the event had it.")]
+    job: Text | None = Field(default=None, description="As the event had it, where it is a follow-up's.")
+
+
+class Finished(Answered):
+    """The stage is done."""
+
+    output: Any = Field(description="What the stage made, as its type has it.")
 
 
 class ChunkView(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Annotated
 
@@ -10,10 +9,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Reader, Writer
-from perdure.api.problems import Refused
+from perdure.api.refused import Refused
 from perdure.api.shared import PROBLEMS, Bounded, OnceKey, Service
 from perdure.api.views import at, time_of
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, host_shown
 from perdure.store.feed import NAMES
 from perdure.store.webhooks import Delivery, Webhook
 
@@ -144,15 +143,9 @@ async def retry(service: Service, caller: Writer, id_: DeliveryId) -> Retried:
 
 def _view(w: Webhook, *, whole: bool = True, **counts: int) -> WebhookView:
     return WebhookView(
-        id=w.id, url=w.url if whole else _host_only(w.url), events=list(w.events), created_at=time_of(w.created_ms),
+        id=w.id, url=w.url if whole else host_shown(w.url), events=list(w.events), created_at=time_of(w.created_ms),
         **counts,
     )  # fmt: skip
-
-
-def _host_only(url: str) -> str:
-    """The address as far as its host: path, query and user name may be what the receiver knows its senders by."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/…"
 
 
 def _delivery(d: Delivery) -> DeliveryView:

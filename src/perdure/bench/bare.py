@@ -117,8 +117,7 @@ class Bound:
 
     def _claim(self, queue: str, limit: int) -> Steps[list[Row]]:
         claim = Claim(self.worker, (queue,), new_token(), limit, limit)
-        found = yield from self.sql.claim(claim, NOW_MS, True, limit)
-        return found + (yield from self.sql.claim(claim, NOW_MS, False, limit))
+        return (yield from self.sql.claim(claim, NOW_MS, claim.kinds))
 
     def _save(self, jobs: list[Row], stage: str, following: str) -> Steps[None]:
         fence = [(n, j[1], j[0], j[8], following, "", 30_000, False) for n, j in enumerate(jobs)]
@@ -142,14 +141,14 @@ class Bound:
 
     def _retry(self, jobs: list[Row], stage: str) -> Steps[None]:
         fence = [
-            (n, j[1], j[0], j[8], False, False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, False, False, False)
+            (n, j[1], j[0], j[8], False, False, "queued", stage, "", 0, j[10], 0, 0, 0, 0, 0, 0, False, False, False)
             for n, j in enumerate(jobs)
         ]  # fmt: skip
         _whole(jobs, (yield Query(self.sql.FENCE_SETTLE, (NOW_MS,), fence)))
         error = ("Transient", "transient", None, "the service is away", "f" * 16)
         attempts = [
             (j[1], j[3], j[2], 1, j[11], j[10], True, j[8], stage, self.worker, NOW_MS, NOW_MS, "retry", *error, 0, "",
-             None)
+             None, None)
             for j in jobs
         ]  # fmt: skip
         yield Query(self.sql.ATTEMPT_ADD, rows=attempts)

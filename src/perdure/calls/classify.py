@@ -1,10 +1,10 @@
 """What a failed call means: `classify(error) -> Verdict`.
 
-An error is asked in this order, and the first answer counts: our own errors; the service's own code; its
-`x-should-retry`; the HTTP status; the SQLSTATE; the errno; the type. Where it says nothing, or only something vague
-("a connection failed"), its causes are asked, outermost first. Message text comes last: only the fixed beginnings of
-messages that a client library wrote itself, since any other message may quote a document. Who is not known is
-`unknown`, and a call does not repeat it.
+An error is asked in this order, and the first answer counts: our own errors; `x-should-retry: false`; the service's own
+code; `x-should-retry: true`; the HTTP status; the SQLSTATE; the errno; the type. Where it says nothing, or only
+something vague ("a connection failed"), its causes are asked, outermost first. Message text comes last: only the fixed
+beginnings of messages that a client library wrote itself, since any other message may quote a document. An error that
+is not known is `unknown`, and a call does not repeat it. The wait is the longest that any of them asks for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from perdure.calls import tables
-from perdure.calls.answer import Facts, answered, facts_of, offered
+from perdure.calls.answer import Facts, answered, asked, facts_of, of_status, offered
 from perdure.calls.retry_after import HINT_S_MAX
 from perdure.calls.verdict import Kind, Verdict
 from perdure.core.frozen import frozen
@@ -32,6 +32,7 @@ from perdure.errors import (
 #: So many errors are looked at, causes and members of groups together.
 ERRORS_MAX = 64
 MESSAGE_CHARS = 80
+OBSTORE_CHARS = 4_000  # with the address of the object
 SQLSTATE_CHARS = 5
 GRAVITY: dict[Kind, int] = {"retryable": 0, "rate_limited": 1, "unknown": 2, "permanent": 3}
 
@@ -45,7 +46,8 @@ def classify(error: BaseException) -> Verdict:
     All members of an exception group count: it is as grave as the gravest of them.
     """
     try:
-        return _judge(error, set())
+        verdict = _judge(error, set())
+        return _as_asked(verdict, error) if verdict.again else verdict
     except Exception:  # the error is foreign code: its properties and types may do anything
         return UNREADABLE
 
@@ -69,6 +71,45 @@ def _judge(error: BaseException, seen: set[int]) -> Verdict:
             vague = verdict
         first = first or verdict
     return vague or first or UNREADABLE
+
+
+def _as_asked(verdict: Verdict, error: BaseException) -> Verdict:
+    """Clients wrap errors and lose their headers: the longest wait that any of them asks for counts."""
+    if not isinstance(error, BaseExceptionGroup) and _beneath(error) is None:
+        return verdict  # its own headers are in it already
+    hint_s = verdict.hint_s
+    for at in _all(error, set()):
+        wait_s, unwanted = _asked(at)
+        if unwanted:
+            return Verdict("permanent", "told_not_to_retry", status=verdict.status, code=verdict.code)
+        if wait_s is not None:
+            hint_s = wait_s if hint_s is None else max(hint_s, wait_s)
+    if hint_s == verdict.hint_s:
+        return verdict
+    named_s = verdict.status == tables.UNAVAILABLE  # it named a time instead of doing it
+    return Verdict(
+        verdict.kind, verdict.reason, hint_s, verdict.processed and not named_s, verdict.outage, verdict.status,
+        verdict.code,
+    )  # fmt: skip
+
+
+def _asked(error: BaseException) -> tuple[float | None, bool]:
+    if isinstance(error, PerdureError):
+        return _own(error).hint_s, False
+    if not isinstance(error, Exception):
+        return None, False
+    sheet = _sheet(type(error))  # type: ignore[arg-type]
+    facts = facts_of(error, sheet.offers)
+    return asked(facts, sheet.package) if facts else (None, False)
+
+
+def _all(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
+    """The error, its causes, and the members of groups among them with theirs."""
+    for at in _chain(error, seen):
+        yield at
+        if isinstance(at, BaseExceptionGroup):
+            for member in at.exceptions:
+                yield from _all(member, seen)
 
 
 def _chain(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
@@ -198,7 +239,18 @@ def _system(error: Exception, facts: Facts, sheet: Sheet) -> Verdict | None:
 
 def _spoken(error: Exception, sheet: Sheet) -> Verdict | None:
     """The last resort: how the message of a client library begins."""
+    if sheet.package == "obstore":
+        return _of_obstore(str(error.args[0] if error.args else "")[:OBSTORE_CHARS])
     if sheet.package not in tables.SPEAKING:
         return None
     words = str(error.args[0] if error.args else "")[:MESSAGE_CHARS].lower()
     return next((verdict for phrase, verdict in tables.PHRASES.items() if words.startswith(phrase)), None)
+
+
+def _of_obstore(words: str) -> Verdict | None:
+    _, found, rest = words.partition(tables.OBSTORE_STATUS)
+    status = rest[:3]
+    if found and status.isascii() and status.isdigit():
+        told = of_status(int(status))
+        return Verdict(told.kind, told.reason, None, told.processed, told.outage, int(status))
+    return tables.CONNECTION if tables.OBSTORE_UNSENT in words else None

@@ -8,16 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from threading import Lock
+from typing import Any
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
-from perdure.calls.limiter import EPOCH_S, Limiter
+from perdure.calls.limiter import EPOCH_S, PAUSE_S_MAX, Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS, WORK, Work
+from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
 
+RECENT_S = 15.0  # what came back in this time, and up to as long before, tells how a service answers
+DOUBT = 8  # failures that are added to what was seen: a few successes do not prove that a service never fails
+NEVER = (-math.inf, 0, 0)
+REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
+NAME_MAX = 200  # characters, of what a cell tells
+COUNT_MAX, TIME_MAX = (1 << 31) - 1, 1 << 43
+TOLD_MAX = 1_000  # outcomes of one report that move breaker and limiter, which need far fewer
+STRANGE_MAX = 100
 
 
 _counting = Lock()
@@ -34,7 +43,7 @@ class Operation:
     latency_ms: int
     added_ms: int  # of these, by retries
     timestamp_ms: int
-    job_id: int | None = None  # for whom; None outside of jobs
+    job_id: str | None = None  # for whom; None outside of jobs
 
 
 Listener = Callable[[Operation], None]
@@ -63,6 +72,15 @@ class Dependency:
     def _begin(self) -> None:
         self.held: str | None = None  # why the fleet or an operator holds it
         self.held_s = -math.inf  # when that was heard of
+        self.ramping = False  # held, but its documents come back little by little
+        self.share = 1.0  # of requests that it answers when nobody presses it, as the fleet found out
+        self.epoch, self.epoch_s = 0, -math.inf  # of the fleet's finding, and from when results belong to it
+        self.stale = [0, 0, 0]  # successes, failures, refusals that came before
+        self.latency_s = 0.2  # of answers of late, while something is amiss
+        self.refusals, self._refused_at = 0, -1  # in a row, with a wait; successes before the last one
+        self._asked_s = -math.inf  # the longest wait that these asked for
+        self._older = self._newer = NEVER  # when a failure was counted, successes and failures before
+        self.others = (0, 0)  # in a cell: successes and failures of late that its worker knew of
         self.success_s = -math.inf
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
@@ -72,6 +90,8 @@ class Dependency:
     def forget(self) -> None:
         """Begin again, as if the service had never been called."""
         self._begin()
+        self.expect(1.0)
+        self.budget.unmetered = False
         self.budget.tokens = self.budget.reserve
         self.limiter.reset()
         self.breaker.reset(-math.inf)
@@ -82,7 +102,48 @@ class Dependency:
     @property
     def troubled(self) -> bool:
         """Whether a request must ask before it goes out; False as long as all is well."""
-        return self.breaker.troubled or self.limiter.rate is not None or self.held is not None
+        return self.breaker.troubled or self.limiter.on or self.held is not None
+
+    def expect(self, share: float) -> None:
+        """The fleet found out that the service answers this share of its requests, however few these are."""
+        self.share = self.budget.share = self.limiter.share = self.breaker.expected = share
+
+    def missed(self, now_s: float, throttled: bool = False) -> None:
+        """A request failed, or was refused because there were too many."""
+        if now_s - self._newer[0] > RECENT_S:
+            mark = (now_s, self.successes, self.failures + self.throttled)
+            # after a quiet time what came before says nothing
+            self._older = self._newer if now_s - self._newer[0] < 2 * RECENT_S else mark
+            self._newer = mark
+        if throttled:
+            self.throttled += 1
+        else:
+            self.failures += 1
+
+    def asked_to_wait(self, now_s: float, hint_s: float) -> None:
+        """A request was refused for this long. That is its own wait, unless nobody is answered meanwhile: then the
+        service asks all for silence, for as long as it asked any of them."""
+        first = self._refused_at != self.successes
+        self.refusals = 1 if first else self.refusals + 1
+        self._asked_s = max(-math.inf if first else self._asked_s, now_s + hint_s)
+        self._refused_at = self.successes
+        if self.refusals >= REFUSALS:
+            self.limiter.pause(now_s, self._asked_s - now_s)
+
+    @property
+    def fared(self) -> tuple[int, int]:
+        """Successes and failures of late, for as long as there are failures."""
+        _, successes, failures = self._older
+        more = (self.successes - successes, self.failures + self.throttled - failures)
+        return self.others[0] + more[0], self.others[1] + more[1]
+
+    def chance(self, tries: int) -> float:
+        """How likely it is that so many requests of one call failed by chance, as others fared of late; 1 where nobody
+        else was answered, because the service may be away."""
+        good, bad = self.fared
+        bad = max(0, bad - tries)
+        share = min(good / (good + bad + DOUBT), 1.2 * self.share)
+        return math.pow(1 - share, tries) if good else 1.0
 
     def answered(self, now_s: float) -> None:
         """A request came back well."""
@@ -101,6 +162,8 @@ class Dependency:
         """An operation came back well at once, as most do: `answered` and `ended` in one, because it is so frequent."""
         self.successes += 1
         self.success_s = now_s
+        if now_s < self.epoch_s:
+            self.stale[0] += 1
         budget = self.budget
         if budget.tokens < budget.reserve:
             budget.earn()
@@ -172,83 +235,144 @@ def forget_all() -> None:
 
 
 @frozen
-class Known:
-    """What is known of a dependency, for a cell; or what a cell learned, for its worker."""
+class Learned:
+    """What a cell learned of a dependency, for its worker."""
 
     name: str
-    held: str | None = None
-    open_: bool = False
-    tokens: float = 0.0
-    success_s: float = -math.inf
-    requests: int = 0
-    successes: int = 0
-    failures: int = 0
-    throttled: int = 0
-    rows: tuple[Operation, ...] = ()
+    requests: int
+    successes: int
+    failures: int
+    throttled: int
+    tokens: float
+    dropped: int
+    pause_s: float  # of silence that the service asked all for and that is left
+    rows: list[list[Any]]  # retries, success, latency, added, time: see Operation
 
 
 class Home:
     """A worker's state goes with a stage into its cell, and what the calls there learned comes home."""
 
-    def pack(self) -> list[Known]:
-        """All that has a name here."""
-        return [
-            Known(d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.success_s)
-            for d in DEPENDENCIES.values()
-        ]
+    def __init__(self) -> None:
+        self.cells = 0  # that run
 
-    def unpack(self, packed: list[Known]) -> None:
+    def over(self) -> None:
+        """In the worker: a cell has ended."""
+        self.cells -= 1
+
+    def pack(self) -> list[list[Any]]:
+        """All that has a name here; each cell has its part of this worker's rate."""
+        self.cells += 1
+        now_s = TIMING.clock()
+        return [
+            [
+                d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.share, d.ramping, list(d.fared),
+                d.success_s, None if d.limiter.rate is None else d.limiter.rate / self.cells,
+                d.limiter.pause_s(now_s),
+            ]
+            for d in DEPENDENCIES.values()
+        ]  # fmt: skip
+
+    def unpack(self, packed: list[list[Any]]) -> None:
         """A cell begins with what its worker knew; it records its operations for the worker."""
         begin_recording()
         now_s = TIMING.clock()
-        for known in packed:
-            state = dependency(known.name)
-            state.held, state.success_s, state.rows = known.held, known.success_s, []
-            state.budget.tokens = known.tokens
-            state.breaker.reset(
-                now_s
-            )  # what an earlier stage met in this cell is its worker's business by now
-            if known.open_:
+        for name, held, open_, tokens, share, ramping, fared, success_s, rate, pause_s in packed:
+            state = dependency(name)
+            state.limiter.reset()
+            state.limiter.led = True
+            state.limiter.lead(now_s, rate)
+            if pause_s:
+                state.limiter.pause(now_s, pause_s)
+            state.budget.unmetered = rate is not None
+            state.held, state.success_s, state.rows = held, success_s, []
+            state.budget.tokens, state.ramping = tokens, ramping
+            state.expect(share)
+            state.others, state._older, state._newer = tuple(fared), NEVER, NEVER
+            # what an earlier stage met in this cell is its worker's business by now
+            state.breaker.reset(now_s)
+            if open_:
                 state.breaker.trip(now_s)
 
     def away(self, name: str) -> bool:
         """Whether the breaker is open."""
         return name in DEPENDENCIES and DEPENDENCIES[name].breaker.state == "open"
 
-    def report(self) -> list[Known] | None:
+    def report(self) -> list[list[Any]] | None:
         """Of each dependency that was asked."""
+        now_s = TIMING.clock()
         told = [
-            Known(
-                d.name, requests=d.requests, successes=d.successes, failures=d.failures, throttled=d.throttled,
-                tokens=d.budget.tokens, rows=tuple(d.rows or ()),
-            )
+            [
+                d.name, d.requests, d.successes, d.failures, d.throttled, d.budget.tokens, d.dropped,
+                d.limiter.pause_s(now_s),
+                [[r.retry_count, r.success, r.latency_ms, r.added_ms, r.timestamp_ms] for r in d.rows or ()],
+            ]
             for d in DEPENDENCIES.values()
             if d.requests
         ]  # fmt: skip
         for state in DEPENDENCIES.values():  # this cell may serve another stage, and tells nothing twice
-            state.requests = state.successes = state.failures = state.throttled = 0
+            state.requests = state.successes = state.failures = state.throttled = state.dropped = 0
             state.rows = []
         return told or None
 
-    def learn(self, report: list[Known]) -> None:
-        """As if the calls had been made here, just now."""
+    def learn(self, report: Any, work: Work) -> None:
+        """As if the calls had been made here, just now. Raises: ValueError, TypeError for what no cell can tell.
+
+        A service that neither this worker nor the stage knows is heard of only while there are few.
+        """
         now_s = TIMING.clock()
-        for told in report:
+        for told in [_learned(entry) for entry in report]:
+            if (
+                told.name not in DEPENDENCIES
+                and told.name not in work.needs
+                and len(DEPENDENCIES) >= STRANGE_MAX
+            ):
+                continue
             state = dependency(told.name)
             state.requests += told.requests
             state.runs += 1
-            state.failures += told.failures
-            state.throttled += told.throttled
-            for _ in range(told.successes):
-                state.answered(now_s)
-            for _ in range(told.failures):
+            state.failures += told.failures - min(told.failures, TOLD_MAX)
+            state.throttled += told.throttled - min(told.throttled, TOLD_MAX)
+            state.successes += told.successes - min(told.successes, TOLD_MAX)
+            for _ in range(min(told.failures, TOLD_MAX)):
+                state.missed(now_s)
                 state.breaker.failed(now_s)
                 state.limiter.failed(now_s)
-            for _ in range(told.throttled):
+            for _ in range(min(told.throttled, TOLD_MAX)):
+                state.missed(now_s, throttled=True)
                 state.limiter.throttled(now_s)
+            if told.pause_s:
+                state.limiter.pause(now_s, told.pause_s)
+            for _ in range(min(told.successes, TOLD_MAX)):  # last: these failures are not in a row then
+                state.answered(now_s)
             state.budget.tokens = min(state.budget.tokens, told.tokens)
             for row in told.rows:
-                state.record(row)
+                state.record(Operation(told.name, row[0], row[1], row[2], row[3], row[4], work.job_id))
+            state.dropped += told.dropped
+
+
+def _learned(entry: Any) -> Learned:
+    """What a cell says of one dependency, each part as it must be."""
+    told = Learned(*entry)
+    counts = (told.requests, told.successes, told.failures, told.throttled, told.dropped)
+    if type(told.name) is not str or not 0 < len(told.name) <= NAME_MAX:
+        raise ValueError("a dependency without a name")
+    if any(type(count) is not int or not 0 <= count <= COUNT_MAX for count in counts):
+        raise ValueError("a count that cannot be")
+    if type(told.tokens) not in (int, float) or not 0 <= told.tokens < math.inf:
+        raise ValueError("tokens that cannot be")
+    if type(told.pause_s) not in (int, float) or not 0 <= told.pause_s <= PAUSE_S_MAX:
+        raise ValueError("a pause that cannot be")
+    if type(told.rows) is not list or len(told.rows) > ROWS_MAX:
+        raise ValueError("operations that cannot be")
+    for retries, success, *times in told.rows:
+        numbers = (retries, *times)
+        if type(success) is not bool or len(times) != 3 or any(type(one) is not int for one in numbers):
+            raise ValueError("an operation of another form")
+        if not all(0 <= one <= TIME_MAX for one in numbers) or max(retries, *times[:2]) > COUNT_MAX:
+            raise ValueError("an operation that took no time that can be")
+    return told
 
 
 MESSENGERS["calls"] = Home()
+if "calls" in PACKED:
+    Home().unpack(PACKED["calls"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,7 +20,13 @@ from perdure.store.operations import Report
 from perdure.store.records import Shared
 from perdure.store.sql_store import SqlStore
 
-EVERY_S = 1.0
+EVERY_S, EARLY_S = (
+    1.0,
+    0.1,
+)  # a dependency of which nothing is amiss is told of so often, others twice as often
+LATELY_S = 5.0
+LATENCY_S_MAX = 2.0
+LAST_MS = 1_000  # a burst of failures is not an outage: it must last
 _log = logging.getLogger("perdure.calls")
 
 
@@ -33,6 +40,7 @@ class Told:
     throttled: int = 0
     runs: int = 0
     tokens: float = 0.0
+    stale: tuple[int, int, int] = (0, 0, 0)
 
 
 class Fleet:
@@ -50,13 +58,14 @@ class Fleet:
         self.worker = worker
         self.dependencies = dependencies
         self._told = {name: told(known) for name, known in dependencies.items()}
+        self._shared_s: dict[str, float] = {}  # when each was told of
 
     async def run(self) -> None:
         """Until cancelled; a store that is away is asked again a second later."""
         self.record()
         try:
             while True:
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(EVERY_S / 2)
                 await self.exchange()
         finally:
             await self.exchange()
@@ -73,22 +82,21 @@ class Fleet:
             try:
                 await self._record(dependency)
                 await self._share(dependency)
-            except PerdureError:
-                continue  # the store is away
+            except PerdureError:  # the store is unavailable: each process decides alone
+                dependency.limiter.led = dependency.breaker.led = False
             except Exception:
                 _log.exception("sharing what is known of %s failed", dependency.name)
 
     async def _share(self, d: Dependency) -> None:
         before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
-        if now == before and not d.troubled:
-            return  # nothing happened and nothing is amiss
-        net = now.tokens - before.tokens
-        report = Report(
-            self.worker, now.requests - before.requests, now.successes - before.successes,
-            now.failures - before.failures, now.throttled - before.throttled, spent=max(0.0, -net),
-            earned=max(0.0, net), rate=d.limiter.found(self.timing.clock()), runs=now.runs - before.runs,
-        )  # fmt: skip
-        shared = await self.store.exchange(d.name, report)
+        now_s = self.timing.clock()
+        gone_s = now_s - self._shared_s.get(d.name, -math.inf)
+        if not d.troubled and (
+            now == before or (now.failures == before.failures and gone_s < EVERY_S - EARLY_S)
+        ):
+            return  # nothing happened, or nothing is amiss and there is time
+        shared = await self.store.exchange(d.name, report(d, self.worker, before, now, now_s, gone_s))
+        self._shared_s[d.name] = now_s
         learn(d, shared, now.tokens, self.timing.clock())
         now.tokens = shared.tokens
         self._told[d.name] = now
@@ -114,20 +122,55 @@ class Fleet:
 
 def told(d: Dependency) -> Told:
     """All that happened so far."""
-    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens)
+    stale = (d.stale[0], d.stale[1], d.stale[2])
+    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale)
+
+
+def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, gone_s: float) -> Report:
+    """What happened between two looks, the last one this long ago."""
+    net, requests = now.tokens - before.tokens, now.requests - before.requests
+    good, failed, throttled = (late - early for late, early in zip(now.stale, before.stale, strict=True))
+    return Report(
+        worker, requests, now.successes - before.successes, now.failures - before.failures,
+        now.throttled - before.throttled, spent=max(0.0, -net), earned=max(0.0, net),
+        rate=requests / max(EVERY_S / 2, min(gone_s, LATELY_S)) or None, runs=now.runs - before.runs, epoch=d.epoch,
+        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=round(d.limiter.pause_s(now_s) * 1000),
+    )  # fmt: skip
 
 
 def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: float) -> None:
-    """Take over what the fleet knows: a hold, and what each worker has of tokens and rate."""
+    """Take over what the fleet knows: a hold, a pause, and what each worker has of tokens and rate."""
+    breaker, limiter, budget = dependency.breaker, dependency.limiter, dependency.budget
+    limiter.led = breaker.led = True
     if shared.down:
         if dependency.held is None:
             dependency.held_s = now_s
         dependency.held = shared.reason or "held"
     elif dependency.held is not None:
         dependency.held = None
-        dependency.breaker.reset(now_s)
-    budget = dependency.budget
+        breaker.reset(now_s)
+    dependency.ramping = shared.ramping
+    _keep_pace(dependency, shared, now_s)
     since = budget.tokens - tokens_told  # while the store was asked
     budget.tokens = max(0.0, min(budget.reserve, shared.tokens + since))
-    if shared.rate is not None:
-        dependency.limiter.adopt(now_s, shared.rate)
+    if (
+        not shared.down
+        and shared.row_lasts_ms >= LAST_MS
+        and breaker.too_many(shared.pace.row, shared.pace.answers)
+    ):
+        breaker.trip(now_s)
+
+
+def _keep_pace(dependency: Dependency, shared: Shared, now_s: float) -> None:
+    """Ask as fast as the fleet says, and not before the service wants to be asked."""
+    pace, limiter = shared.pace, dependency.limiter
+    dependency.expect(pace.share)
+    if pace.epoch != dependency.epoch:
+        # results count when all workers follow, and when those of earlier requests are back: refusals come faster
+        follow_s = EVERY_S / 2 if pace.phase == "test" else 0.0
+        dependency.epoch = pace.epoch
+        dependency.epoch_s = now_s + follow_s + min(1.5 * dependency.latency_s, LATENCY_S_MAX)
+    dependency.budget.unmetered = shared.rate is not None
+    limiter.lead(now_s, shared.rate)
+    if shared.pause_ms:
+        limiter.pause(now_s, shared.pause_ms / 1000)

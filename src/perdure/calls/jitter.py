@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from perdure.core.frozen import frozen
-from perdure.errors import SettingInvalid
+from perdure.errors import PolicyInvalid
 
 #: A larger exponent would only overflow: every cap is reached long before.
 EXPONENT_MAX = 62
@@ -21,7 +21,7 @@ class FullJitter:
 
     def __post_init__(self) -> None:
         if not (0 <= self.base_s < math.inf and 0 <= self.cap_s < math.inf):
-            raise SettingInvalid(
+            raise PolicyInvalid(
                 f"a backoff has a base and a cap of 0 or more, not {self.base_s!r} and {self.cap_s!r}"
             )
 

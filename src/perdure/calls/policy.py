@@ -7,7 +7,7 @@ async def ask(prompt: str) -> str: ...
 
 answer = openai.call(client.get, url)               # plain
 answer = await openai.acall(client.get, url)        # awaited
-openai.but(idempotent=False, key=ctx.key()).call(pay, sum)
+openai.but(idempotent=False, key=ctx.idempotency_key()).call(pay, sum)
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from perdure.calls.binding import bind
@@ -25,18 +24,20 @@ from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import Inside, Instead, Run
+from perdure.calls.run import Inside, Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
+from perdure.calls.unbound import unbound_requests
+from perdure.calls.unfinished import WHOLE, refuse_unfinished
 from perdure.calls.verdict import Verdict
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.scope import WORK, Work
-from perdure.errors import SettingInvalid
+from perdure.errors import PolicyInvalid
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 RESCHEDULE_S = 300.0
-_UNFINISHED = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 
 
 class Changes(TypedDict, total=False):
@@ -92,21 +93,27 @@ class Policy:
         self.on_exhausted = on_exhausted
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
+        self._check()
         self.dependency = dependency or known(name)
         DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
         self.timing = timing
-        self._check()
 
     def _check(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise PolicyInvalid(f"policy {self.name!r}: its name must be {NAME_RULE}")
         if type(self.retries) is not int or self.retries < 0:
-            raise SettingInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
-        times = {
+            raise PolicyInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
+        times: dict[str, object] = {
             "total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s,
             "hint_cap_s": self.hint_cap_s,
         }  # fmt: skip
         for word, value in times.items():
-            if value is not None and not value > 0:
-                raise SettingInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
+            optional = value is None and word in ("total_s", "attempt_s")
+            if not optional and not (isinstance(value, int | float) and value > 0):
+                raise PolicyInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
+        if self.on_exhausted not in ("reschedule", "raise") and not callable(self.on_exhausted):
+            words = 'on_exhausted must be "reschedule", "raise" or a function'
+            raise PolicyInvalid(f"policy {self.name}: {words}, not {self.on_exhausted!r}")
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: {self.retries} retries>"
@@ -170,25 +177,27 @@ class Policy:
         if SCOPE.get() is not None or self.total_s is not None or work is not None:
             run, deadline_s = self._begin(work, began_s)
         while True:
-            wait_s = 0.0
-            if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
+            if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
-                admitted = run.admit(clock())
+                while isinstance(admitted := run.admit(clock()), Patience):
+                    self.timing.sleep(admitted.wait_s)
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
-                wait_s = admitted
-            scope, sent = Scope(), False
+                if admitted > 0:
+                    run.wait(admitted)
+            scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                scope.deadline_s = self._until(deadline_s)
+                now_s = clock()  # only now: an attempt does not begin before its turn
+                if deadline_s is not None and now_s >= deadline_s:
+                    return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
+                scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
             try:
-                if wait_s > 0:
-                    self.timing.sleep(wait_s)
-                sent = True
                 result = fn(*args, **kwargs)
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
+                self._count_unbound(fn, error, scope, work)
                 decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
@@ -199,10 +208,8 @@ class Policy:
                     run.left(clock())
                 raise
             else:
-                if type(result) in _UNFINISHED:
-                    if run is not None:
-                        run.left(clock())
-                    raise _unfinished(result)
+                if type(result) not in WHOLE:
+                    self._refuse_unfinished(result, run)
                 if run is None:
                     state.passed(began_s, clock(), self.timing)
                 else:
@@ -211,13 +218,13 @@ class Policy:
             finally:
                 SCOPE.reset(token)
                 scope.over = True
-                if sent and not scope.nested:  # or a policy inside has counted it
+                if not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
                     if work is not None:
                         state.count(work)
             self.timing.sleep(decided)
 
-    async def _acall(self, fn: Callable[..., Awaitable[T]], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912
+    async def _acall(self, fn: Callable[..., Awaitable[T]], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912, PLR0915
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
@@ -225,25 +232,27 @@ class Policy:
         if SCOPE.get() is not None or self.total_s is not None or work is not None:
             run, deadline_s = self._begin(work, began_s)
         while True:
-            wait_s = 0.0
-            if run is not None or state.breaker.troubled or state.limiter.rate is not None or state.held:
+            if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
-                admitted = run.admit(clock())
+                while isinstance(admitted := run.admit(clock()), Patience):
+                    await self.timing.asleep(admitted.wait_s)
                 if isinstance(admitted, Instead):
                     return cast(T, admitted.value)
-                wait_s = admitted
-            scope, sent = Scope(), False
+                if admitted > 0:
+                    await run.await_(admitted)
+            scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                scope.deadline_s = self._until(deadline_s)
+                now_s = clock()  # only now: an attempt does not begin before its turn
+                if deadline_s is not None and now_s >= deadline_s:
+                    return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
+                scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
             try:
-                if wait_s > 0:
-                    await self.timing.asleep(wait_s)
-                sent = True
                 result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
+                self._count_unbound(fn, error, scope, work)
                 decided = run.failed(error, clock(), scope)
                 if decided is None:
                     raise
@@ -254,6 +263,8 @@ class Policy:
                     run.left(clock())
                 raise
             else:
+                if type(result) not in WHOLE:
+                    self._refuse_unfinished(result, run)
                 if run is None:
                     state.passed(began_s, clock(), self.timing)
                 else:
@@ -262,7 +273,7 @@ class Policy:
             finally:
                 SCOPE.reset(token)
                 scope.over = True
-                if sent and not scope.nested:  # or a policy inside has counted it
+                if not scope.nested:  # or a policy inside has counted it
                     state.requests += 1
                     if work is not None:
                         state.count(work)
@@ -279,11 +290,30 @@ class Policy:
         deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)
         return None if outer is None else Inside(self, outer, work, now_s, deadline_s), deadline_s
 
-    def _until(self, deadline_s: float | None) -> float | None:
-        """When the next attempt must be over."""
+    def _count_unbound(
+        self, fn: Callable[..., Any], error: Exception, scope: Scope, work: Work | None
+    ) -> None:
+        """Count the requests that a client made by itself; a policy inside has looked at its own."""
+        if scope.nested:
+            return
+        for _ in range(unbound_requests(self.name, fn, error)):
+            self.dependency.requests += 1
+            if work is not None:
+                self.dependency.count(work)
+
+    def _refuse_unfinished(self, result: object, run: Run | None) -> None:
+        try:
+            refuse_unfinished(result)
+        except TypeError:
+            if run is not None:
+                run.left(self.timing.clock())
+            raise
+
+    def _until(self, now_s: float, deadline_s: float | None) -> float | None:
+        """When an attempt that begins now must be over."""
         if self.attempt_s is None:
             return deadline_s
-        until_s = self.timing.clock() + self.attempt_s
+        until_s = now_s + self.attempt_s
         return until_s if deadline_s is None else min(until_s, deadline_s)
 
     def _in_time(self, attempt: Awaitable[T], until_s: float | None) -> Awaitable[T]:
@@ -306,10 +336,3 @@ def _refuse_generators(fn: Callable[..., Any]) -> None:
             f"{getattr(fn, '__qualname__', fn)} yields: what it gave before it failed cannot be taken back. "
             "Guard the call that opens the stream, or return a list"
         )
-
-
-def _unfinished(result: Any) -> TypeError:
-    if isinstance(result, CoroutineType):
-        result.close()
-        return TypeError("the function returned a coroutine: use `await policy.acall(...)`")
-    return TypeError("the function returned a generator: what it yields would not be guarded; return a list")

@@ -17,11 +17,13 @@ from typing import Any
 #: Nobody waits longer; a number of 400 digits becomes this one.
 DAY_S = 86_400.0
 HINT_S_MAX = 10 * 365.25 * 86_400.0
-MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after")
+PUSHBACK = "grpc-retry-pushback-ms"
+MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after", PUSHBACK)
 SECONDS = "retry-after"
 DATE = "date"
+WISH = "x-should-retry"
 #: All that a call wants to know of an answer's headers.
-WANTED = frozenset({*MILLISECONDS, SECONDS, DATE, "x-should-retry"})
+WANTED = frozenset({*MILLISECONDS, SECONDS, DATE, WISH})
 
 HEADERS_MAX = 500
 VALUE_CHARS_MAX = 1_000
@@ -88,6 +90,12 @@ def fields(headers: object) -> dict[str, list[str]]:
     return found
 
 
+def unwanted(found: Mapping[str, list[str]]) -> bool:
+    """Whether the service asked not to be asked again; headers as `fields` has read them."""
+    pushed_back = any(value.startswith("-") for value in found.get(PUSHBACK, ()))
+    return pushed_back or any(value.lower() == "false" for value in found.get(WISH, ()))
+
+
 def date_s(text: str, now_s: float | None = None) -> float | None:
     """Seconds since 1970 of an HTTP date in any of its three forms; without a zone it is GMT, whatever ours is."""
     if len(text) > VALUE_CHARS_MAX:
@@ -124,9 +132,13 @@ def _full_year(short: int, now_s: float | None) -> int:
 
 def _numbers(values: Iterable[str], per_s: float) -> Iterator[float]:
     for value in values:
-        text = value.strip(" \t")
-        if len(text) <= VALUE_CHARS_MAX and _NUMBER.fullmatch(text):
-            yield min(float(text) / per_s, HINT_S_MAX)
+        if (asked := number(value.strip(" \t"))) is not None:
+            yield min(asked / per_s, HINT_S_MAX)
+
+
+def number(text: str) -> float | None:
+    """A decimal number without a sign, of any length up to a bound; None for any other text."""
+    return float(text) if len(text) <= VALUE_CHARS_MAX and _NUMBER.fullmatch(text) else None
 
 
 def _parts(value: str) -> list[str]:

@@ -11,8 +11,17 @@ from perdure.calls import events
 from perdure.calls.breaker import Ticket
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
+from perdure.core.refusal import mark_refused
 from perdure.core.scope import Work
-from perdure.errors import DependencyDown, PerdureError, Permanent, RateLimited, Rescheduled, RetryLater
+from perdure.errors import (
+    DependencyDown,
+    Flickering,
+    PerdureError,
+    Permanent,
+    RateLimited,
+    Rescheduled,
+    RetryLater,
+)
 
 if TYPE_CHECKING:
     from perdure.calls.events import Happening
@@ -22,6 +31,12 @@ SPREAD = 0.1  # of a wait that the service asked for, so that not everybody come
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
 PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
+#: A call of a job waits this long in its slot for a turn, and looks for one this often.
+TURN_S, LOOK_S = 2.0, 0.25
+THROTTLED_S = 5.0  # while a service refuses everybody without saying for how long
+SOON_S = 2.0  # a document whose call was refused comes back after about so long
+LOOKS_MAX = 20  # for a turn, so that a clock that stands still does not make it wait without end
+LATENCY_WEIGHT = 0.2  # of the last answer
 LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
 
@@ -34,6 +49,15 @@ class Instead:
         self.value = value
 
 
+class Patience:
+    """There is no turn yet: ask again after so many seconds."""
+
+    __slots__ = ("wait_s",)
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+
+
 class Run:
     """The requests of one operation, the waits between them, and what they cost."""
 
@@ -43,17 +67,21 @@ class Run:
         self.began_s = self.sent_s = began_s  # the whole; the last request
         self.deadline_s = deadline_s
         self.tries = 0
+        self.waiting_s: float | None = None  # since when, for a turn
+        self.looks = 0  # for one, since then
         self.ticket: Ticket | None = None
         self.probe = work is not None and work.probe == policy.name
 
     # --- before a request ------------------------------------------------------------------------
 
-    def admit(self, now_s: float) -> float | Instead:
-        """Seconds to wait before the next request, or an answer instead of it.
+    def admit(self, now_s: float) -> float | Instead | Patience:
+        """Seconds to wait before the next request, an answer instead of it, or when to ask again.
 
         DependencyDown or RateLimited where none may go out.
         """
         state, wait_s = self.policy.dependency, 0.0
+        if self.deadline_s is not None and now_s >= self.deadline_s:
+            return self.late(now_s)
         if not self.probe and (state.held is not None or state.breaker.troubled):
             if self.work is not None and state.held is not None:
                 state.trust(self.work, now_s)
@@ -62,23 +90,41 @@ class Run:
             self.ticket = state.breaker.admit(now_s)
             if self.ticket is None:
                 return self._refused(self._down("its breaker is open"))
-        if state.limiter.rate is not None:
-            longest_s = state.limiter.max_wait_s
-            if self.work is None or self.tries:
-                longest_s = PATIENCE_S + state.limiter.pause_s(now_s)
-            if self.deadline_s is not None:
-                longest_s = min(longest_s, self.deadline_s - now_s)
-            wait_s = state.limiter.ask(now_s, longest_s)
-            if wait_s > longest_s:
+        if state.limiter.on:
+            longest_s = self._patience(now_s)
+            near_s = min(longest_s, LOOK_S) if state.limiter.led and self.work is not None else longest_s
+            wait_s = state.limiter.ask(now_s, near_s)
+            if wait_s > near_s:
                 self._leave(now_s)
+                if (
+                    near_s < longest_s
+                    and state.limiter.pause_s(now_s) <= longest_s
+                    and self.looks < LOOKS_MAX
+                ):
+                    self.looks += 1
+                    return Patience(LOOK_S * (0.5 + self.policy.timing.rand()))
                 return self._refused(self._shed(wait_s))
+        self.waiting_s, self.looks = None, 0
         self.sent_s = now_s + wait_s
         return wait_s
+
+    def _patience(self, now_s: float) -> float:
+        """Seconds that this call may wait for its turn. The rate that the fleet leads changes: a job takes only a turn
+        that is near and looks again, for as long as its slot may wait."""
+        limiter = self.policy.dependency.limiter
+        if limiter.led and self.work is not None:
+            self.waiting_s = now_s if self.waiting_s is None else self.waiting_s
+            longest_s = max(0.0, self.waiting_s + TURN_S - now_s)
+        elif self.work is None or self.tries:
+            longest_s = PATIENCE_S + limiter.pause_s(now_s)
+        else:
+            longest_s = limiter.max_wait_s
+        return longest_s if self.deadline_s is None else min(longest_s, self.deadline_s - now_s)
 
     def _shed(self, wait_s: float) -> RateLimited:
         self._publish("shed", "limiter", delay_s=wait_s)
         message = f"{self.policy.name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
-        return RateLimited(message, delay_s=wait_s, ours=True)
+        return RateLimited(message, delay_s=wait_s + SOON_S * self.policy.timing.rand(), ours=True)
 
     def _down(self, why: str, heard: bool = False) -> DependencyDown:
         self._publish("held", why)
@@ -94,12 +140,49 @@ class Run:
             return Instead(self.policy.on_exhausted(error))
         raise error
 
+    def wait(self, wait_s: float) -> None:
+        """Wait for our turn."""
+        try:
+            self.policy.timing.sleep(wait_s)
+        except BaseException:
+            self.left(self.policy.timing.clock())
+            raise
+
+    async def await_(self, wait_s: float) -> None:
+        """Wait for our turn, awaited."""
+        try:
+            await self.policy.timing.asleep(wait_s)
+        except BaseException:
+            self.left(self.policy.timing.clock())
+            raise
+
+    def late(self, now_s: float) -> Instead:
+        """The deadline passed before our turn came: nothing is sent, and no service is blamed."""
+        policy = self.policy
+        self._leave(now_s)
+        self._ended(now_s, success=False)
+        error = TimeoutError(
+            f"{self.operation}: no time was left when its turn came; the request was not sent"
+        )
+        self._publish("best_effort" if policy.best_effort else "exhausted", "deadline", error=error)
+        if policy.best_effort:
+            return Instead(None)
+        if callable(policy.on_exhausted):
+            return Instead(policy.on_exhausted(error))
+        if self.work is None or policy.on_exhausted == "raise":
+            raise error
+        delay_s = min(policy.reschedule_s * (0.5 + policy.timing.rand()), LATER_S_MAX)
+        self._publish("reschedule", "deadline", delay_s, error=error)
+        raise Rescheduled(f"{error}; rescheduled in {delay_s:.0f} s", retry_after_s=delay_s)
+
     # --- after a request -------------------------------------------------------------------------
 
     def answered(self, now_s: float) -> None:
         """It came back well."""
         state = self.policy.dependency
         state.answered(now_s)
+        state.stale[0] += now_s < state.epoch_s
+        state.latency_s += LATENCY_WEIGHT * (now_s - self.sent_s - state.latency_s)
         if self.ticket is not None and self.ticket.probe:
             state.breaker.succeeded(now_s, probe=True)
         self.ticket = None
@@ -135,7 +218,8 @@ class Run:
         probing = self.ticket is not None and self.ticket.probe
         there = verdict.kind == "rate_limited" or (verdict.status is not None and not verdict.outage)
         if verdict.outage:
-            state.failures += 1
+            state.missed(now_s)
+            state.stale[1] += now_s < state.epoch_s
             state.breaker.failed(now_s, probe=probing)
             state.limiter.failed(now_s)
             self.ticket = None
@@ -143,8 +227,11 @@ class Run:
             state.breaker.succeeded(now_s, probe=True)
             self.ticket = None
         if verdict.kind == "rate_limited":
-            state.throttled += 1
-            state.limiter.throttled(now_s, verdict.hint_s)
+            state.missed(now_s, throttled=True)
+            state.stale[2] += now_s < state.epoch_s
+            state.limiter.throttled(now_s)
+        if verdict.hint_s is not None:
+            state.asked_to_wait(now_s, verdict.hint_s)
         if self.probe and self.work is not None and (verdict.outage or there):
             self.work.probed = there
 
@@ -157,16 +244,19 @@ class Run:
             return "not_idempotent", 0.0
         wait_s = policy.backoff.delay_s(self.tries - 1, policy.timing.rand)
         if (hint_s := verdict.hint_s) is not None:
-            if hint_s > policy.hint_cap_s or self._late(now_s + hint_s):
+            # a job that would ask again gives its slot back meanwhile
+            slot = self.work is not None and self.tries <= policy.retries
+            cap_s = min(policy.hint_cap_s, TURN_S) if slot else policy.hint_cap_s
+            if hint_s > cap_s or self._late(now_s + hint_s):
                 return "hint", self._spread(hint_s, now_s)
             wait_s = max(wait_s, self._spread(hint_s, now_s))
-        if self.probe:
-            return "probe", 0.0
+        if self.probe and not state.ramping and state.share == 1:
+            return "probe", 0.0  # one request tells whether a service is back that answers all or nothing
         if self.tries > policy.retries:
             return "exhausted", 0.0
         if self._late(now_s + wait_s):
             return "deadline", 0.0
-        if state.held is not None or state.breaker.state == "open":
+        if not self.probe and (state.held is not None or state.breaker.state == "open"):
             return "breaker", 0.0
         if not state.budget.spend(THROTTLE_COST if verdict.kind == "rate_limited" else 1.0):
             return "budget", 0.0
@@ -199,6 +289,7 @@ class Run:
             self._publish("fast_fail", stop if verdict.again else verdict.reason, None, verdict, error)
             if verdict.again and self.work is not None:
                 raise Permanent("maybe_done", _maybe_done(self.operation, verdict)) from error
+            _mark(error, self.operation, verdict)
             return None
         if callable(policy.on_exhausted):
             self._publish("exhausted", stop, None, verdict, error)
@@ -206,7 +297,10 @@ class Run:
         if stop == "hint":
             self._publish("reschedule", stop, wait_s, verdict, error)
             raise _later(policy.name, wait_s, verdict) from error
-        if stop == "probe" or (stop == "breaker" and self.work is not None):
+        lost = (
+            self.probe and verdict.outage and not policy.dependency.ramping
+        )  # it did not find the service back
+        if stop == "probe" or lost or (stop == "breaker" and self.work is not None):
             raise self._down(verdict.reason) from error
         self._publish("exhausted", stop, None, verdict, error)
         if self.work is not None and policy.on_exhausted == "reschedule":
@@ -216,19 +310,25 @@ class Run:
     def _rescheduled(
         self, stop: str, work: Work, verdict: Verdict, error: Exception, now_s: float
     ) -> PerdureError:
-        """The document is put off. A declared service that answered nobody since we began is taken for away, which
-        costs the document nothing."""
+        """The document is put off: for seconds and for nothing where the service fails others as well, or may be away;
+        otherwise it is this call that fails."""
         policy = self.policy
-        if verdict.outage and policy.name in work.needs and policy.dependency.success_s < self.began_s:
-            return DependencyDown(policy.name, f"{policy.name} does not answer: {verdict.reason}")
         delay_s = policy.reschedule_s * (0.5 + policy.timing.rand())
         if verdict.hint_s is not None:
             delay_s = max(delay_s, self._spread(verdict.hint_s, now_s))
+        delay_s = min(delay_s, LATER_S_MAX)
+        failed = f"{self.operation} failed {self.tries} times ({verdict.reason})"
+        if stop == "budget" or policy.name in work.needs:
+            asked_s = 0.0 if verdict.hint_s is None else self._spread(verdict.hint_s, now_s)
+            soon_s = max(SOON_S * (0.5 + policy.timing.rand()), asked_s)
+            chance = policy.dependency.chance(self.tries)
+            self._publish("reschedule", stop, soon_s, verdict, error)
+            if verdict.kind == "rate_limited" and chance == 1:  # it answers nobody, and asks for less
+                return RateLimited(f"{failed}; {policy.name} asks for less", delay_s=max(THROTTLED_S, soon_s))
+            failed = f"{failed}; {policy.name} does not answer all requests"
+            return Flickering(failed, retry_after_s=delay_s, soon_s=soon_s, asked_s=asked_s, chance=chance)
         self._publish("reschedule", stop, delay_s, verdict, error)
-        message = (
-            f"{self.operation} failed {self.tries} times ({verdict.reason}); rescheduled in {delay_s:.0f} s"
-        )
-        return Rescheduled(message, retry_after_s=min(delay_s, LATER_S_MAX))
+        return Rescheduled(f"{failed}; rescheduled in {delay_s:.0f} s", retry_after_s=delay_s)
 
     def _leave(self, now_s: float) -> None:
         if self.ticket is not None:
@@ -271,6 +371,11 @@ class Inside(Run):
             self._publish("nested", f"inside {outer.operation}, which owns the retries")
         policy.dependency.nested += 1
 
+    def late(self, now_s: float) -> Instead:
+        """The call around us had no time left: it decides, and knows that nothing was sent."""
+        self._leave(now_s)
+        return self._refused(self._shed(0.0))
+
     def failed(self, error: Exception, now_s: float, scope: Scope) -> Instead | None:
         """Whoever is outside decides, unless we can do without, or must not be repeated."""
         policy, verdict = self.policy, self.policy.classify(error)
@@ -287,6 +392,7 @@ class Inside(Run):
         self.outer.final |= scope.final or (
             verdict.processed and not policy.idempotent and policy.key is None and verdict.again
         )
+        _mark(error, self.operation, verdict)
         return None
 
 
@@ -301,6 +407,12 @@ def _maybe_done(operation: str, verdict: Verdict) -> str:
         f"{operation} failed ({verdict.reason}) and may have been carried out all the same; it is not repeated. Find "
         "out, then requeue the document, or give the call a key that the service knows"
     )
+
+
+def _mark(error: Exception, operation: str, verdict: Verdict) -> None:
+    """Let the job layer know of an error that no other attempt changes; the caller gets it as it is."""
+    if (code := verdict.refusal) is not None:
+        mark_refused(error, code, operation, verdict.reason, verdict.status)
 
 
 def _note(error: BaseException, text: str) -> None:

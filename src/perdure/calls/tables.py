@@ -135,6 +135,9 @@ PHRASES: dict[str, Verdict] = {
     "rate limit": _throttled(), "too many requests": _throttled(),
 }  # fmt: skip
 
+#: obstore has no attributes for them, only these fixed words of its own; a key in a bucket cannot contain them.
+OBSTORE_STATUS, OBSTORE_UNSENT = "Server returned non-2xx status code: ", " - HTTP error: "
+
 CODES: dict[str, Verdict] = {
     **_each("insufficient_quota billing_hard_limit_reached billing_not_active billing_error quota_exceeded "
             "quotaExceeded dailyLimitExceeded QUOTA_EXCEEDED ServiceQuotaExceededException", QUOTA),

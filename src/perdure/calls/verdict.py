@@ -9,6 +9,19 @@ from perdure.core.frozen import frozen
 Kind = Literal["retryable", "rate_limited", "permanent", "unknown"]
 
 
+#: Permanent reasons that concern stage code alone: a bug may be mended by the next attempt, as anywhere in a stage.
+_BUGS = frozenset({"programming_error", "cancelled"})
+_INVALID = frozenset({
+    "validation", "constraint", "data_invalid", "invalid_url", "invalid_request", "too_many_redirects",
+})  # fmt: skip
+_RIGHTS = frozenset({
+    "credentials", "certificate", "invalid_api_key", "authentication_error", "permission_error", "PERMISSION_DENIED",
+    "UNAUTHENTICATED", "AccessDenied", "AccessDeniedException", "ExpiredToken",
+})  # fmt: skip
+_RIGHTS_STATUSES = frozenset({401, 403, 407})
+_PAYMENT_REQUIRED = 402
+
+
 @frozen
 class Verdict:
     """The meaning of one failed request."""
@@ -25,3 +38,14 @@ class Verdict:
     def again(self) -> bool:
         """Whether another try may help."""
         return self.kind in ("retryable", "rate_limited")
+
+    @property
+    def refusal(self) -> str | None:
+        """The code with which a job dies of this error at once; None if another attempt may help."""
+        if self.kind != "permanent" or self.reason in _BUGS:
+            return None
+        if self.reason == "quota" or self.status == _PAYMENT_REQUIRED:
+            return "call_quota"
+        if self.status in _RIGHTS_STATUSES or self.code in _RIGHTS or self.reason in _RIGHTS:
+            return "call_unauthorized"
+        return "call_invalid" if self.status is None and self.reason in _INVALID else "call_refused"

@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from perdure.cli.drawing import console
+from perdure.cli.opened import say_created
 from perdure.cli.saying import say
 from perdure.cli.sources import Found, batches, found, own_files, packed, prompt, shown, spooled, texts, valid
 from perdure.cli.stop import STOPPED, Stop
@@ -31,12 +32,11 @@ from perdure.errors import InputInvalid, UsageError
 from perdure.pipelines.extract import sniff_file
 from perdure.pipelines.extract.sniff import MBOX
 from perdure.pipelines.mail.packing import is_maildir
-from perdure.pipelines.routing import ARCHIVES, AUTO, MAIL, by_kind
+from perdure.pipelines.routing import ARCHIVES, AUTO, IMAGE, IMAGES, MAIL, by_kind
 from perdure.service import AddOptions, AsyncPerdure
 
 SHOWN_FROM = 20  # documents, from which on a bar is worth it
 HEAD_START_S = 0.001  # of a batch, so that the store writes it while the next one is read
-LOOK_MAX = 1_000  # documents that are asked for at a time
 LINE_S = 5.0  # between lines of progress where there is no terminal
 
 
@@ -69,6 +69,7 @@ class Outcome:
     id: str = ""
     error: str = ""
     code: str = ""
+    state: str | None = None  # in which it was found, if it was there
 
 
 class Answers:
@@ -78,20 +79,19 @@ class Answers:
     def __init__(self, as_json: bool = False) -> None:
         self.counts: Counter[str] = Counter()
         self.ids: list[str] = []
-        self.existing: list[str] = []
         self._json = as_json
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         self.counts.update(one.answer for one in outcomes)
         self.ids += [one.id for one in outcomes if one.id]
-        self.existing += [one.id for one in outcomes if one.answer == "exists"]
         for one in outcomes:
             if self._json:
                 print(json.dumps({**asdict(one), "source": shown(one.source)}))
             elif one.answer == "refused":
                 say(f"perdure: {one.source}: {shown(one.error)} [{one.code}]", file=sys.stderr)
             else:
-                say(f"{one.answer:7} {one.id}  {one.source}")
+                found = f" ({one.state})" if one.answer == "exists" else ""
+                say(f"{one.answer:7} {one.id}  {one.source}{found}")
         sys.stdout.flush()
 
     def total(self) -> str:
@@ -111,6 +111,8 @@ def things(app: AsyncPerdure, asked: Asked, directory: Path) -> Iterator[Found]:
         raise InputInvalid("say what to add: files, directories, URLs, - for standard input, or --text")
     if name is not None and asked.total != 1:
         raise InputInvalid("--name is for one document; leave it out where there are several")
+    if "key" in asked.options and asked.total != 1:
+        raise InputInvalid("--key is for one document; leave it out where there are several")
     own, read = own_files(app), {}
     if "-" in what:
         prompt(sys.stdin.buffer)
@@ -196,6 +198,8 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
         pipeline = asked.pipeline if asked.pipeline != AUTO else _by_content(app, entry)
         if pipeline == MAIL and entry.get("media_type") == MBOX:
             _as_archive(entry, thing.source)
+        if pipeline == IMAGE:
+            entry.setdefault("collection", IMAGES)
         if asked.replace and "path" in entry and thing.source != "-":
             entry.setdefault("key", f"path:{os.path.abspath(entry['path'])}")
         added = await app.add(pipeline=pipeline, **entry)
@@ -205,7 +209,7 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
         return Outcome(
             thing.source, "refused", error=f"cannot be read: {error.strerror}", code="file_unreadable"
         )
-    return Outcome(thing.source, added.answer, added.id)
+    return Outcome(thing.source, added.answer, added.id, state=added.state)
 
 
 def _by_content(app: AsyncPerdure, entry: AddOptions) -> str:
@@ -276,24 +280,11 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
         return STOPPED
 
 
-async def _tell_dead(app: AsyncPerdure, org: str, existing: Sequence[str]) -> None:
-    """Name the command for documents that exist and are dead: adding them again does not start them."""
-    dead: list[str] = []
-    for n in range(0, len(existing), LOOK_MAX):
-        found = await app.store.statuses(org, existing[n : n + LOOK_MAX])
-        dead += [status.id for status in found if status.state == "dead"]
-    if len(dead) == 1:
-        told = f"{dead[0]} exists and is dead; `perdure requeue {dead[0]}` starts it again, `perdure why` says more"
-        say(f"perdure: {told}", file=sys.stderr)
-    elif dead:
-        told = f"{len(dead):,} of them exist and are dead; `perdure dead groups` says why and what to do"
-        say(f"perdure: {told}", file=sys.stderr)
-
-
 async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers: Answers) -> int:
     stop = Stop()
     try:
         await app.start()
+        say_created(app)
         with stop.on_signals():
             try:
                 await add_all(app, asked, given, answers, stop)
@@ -303,7 +294,6 @@ async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers:
                     say(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
             if stopped:
                 return STOPPED
-            await _tell_dead(app, asked.options["org"], list(dict.fromkeys(answers.existing)))
             if not (asked.watch or asked.work) or not answers.ids:
                 return answers.status
             from perdure.cli.watch import follow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.options import JsonOption, StoreOption, WhoOption
+from perdure.cli.options import JsonOption, ReasonOption, StoreOption, WhoOption
 
 if TYPE_CHECKING:
     from perdure.operate.audit import Audit
@@ -24,13 +24,14 @@ def audit(
         bool,
         typer.Option("--recount", help="First count anew what is there; changes counters, nothing else."),
     ] = False,
+    reason: ReasonOption = "",
     who: WhoOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check that all that was accepted is there and belongs together: what is wrong, where, and what to do."""
     from perdure.cli.opened import opened
 
-    found = opened(store, lambda app: _audit(app, recount, who))
+    found = opened(store, lambda app: _audit(app, recount, who, reason))
     if json:
         told = asdict(found) | {"difference": found.difference, "clean": found.clean}
         print(jsonlib.dumps(told, indent=2))
@@ -39,7 +40,7 @@ def audit(
     raise typer.Exit(0 if found.clean else DIFFERENCES)
 
 
-async def _audit(app: AsyncPerdure, recount: bool, who: str | None) -> Audit:
+async def _audit(app: AsyncPerdure, recount: bool, who: str | None, reason: str) -> Audit:
     """With a line that tells how far it is, where somebody looks."""
     from perdure.cli.drawing import console
     from perdure.operate.audit import Progress
@@ -52,7 +53,8 @@ async def _audit(app: AsyncPerdure, recount: bool, who: str | None) -> Audit:
             seen += progress.rows
             line.update(f"looking at {progress.what}: {seen:,} so far")
 
-        return await app.audit(recount=recount, progress=told if sys.stderr.isatty() else None, who=who)
+        shown = told if sys.stderr.isatty() else None
+        return await app.audit(recount=recount, progress=shown, who=who, reason=reason)
 
 
 def show(found: Audit) -> None:

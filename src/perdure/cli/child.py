@@ -21,12 +21,24 @@ from itertools import chain, repeat
 from perdure.app import AsyncPerdure
 from perdure.cli.saying import say, say_lines
 from perdure.cli.target import load_app
-from perdure.engine.child_process import WAIT_S, end_with
+from perdure.engine.child_process import WAIT_S, end_with, hide_memory
 from perdure.engine.collector import calm_collector
 from perdure.engine.fork_signals import own_signals
+from perdure.engine.loop_watch import tell_stack_on, ticking
 from perdure.engine.memory import few_arenas
 from perdure.engine.slate import Slate
-from perdure.errors import PerdureError, SettingInvalid, StoreBusy, StoreUnavailable, UsageError, redacted
+from perdure.engine.title import set_title
+from perdure.errors import (
+    PerdureError,
+    SettingInvalid,
+    StoreBusy,
+    StoreUnavailable,
+    UsageError,
+    address_shown,
+    extra_missing,
+    redacted,
+)
+from perdure.settings import forgo_warnings
 from perdure.store.descriptors import unshare
 from perdure.store.turn import may_be_ended
 from perdure.watch.board import Board
@@ -39,13 +51,16 @@ log = logging.getLogger("perdure.worker")
 def main() -> None:
     target, options = sys.argv[1], json.loads(sys.argv[5])
     control_fd, slate_fd, watched = map(int, sys.argv[2:5])
+    set_title(f"perdure worker {target}: stages")
     end_with(watched)
     may_be_ended()
     few_arenas()
+    forgo_warnings()
     try:
         app = load_app(target).service
         if options.get("store") is not None:
             app.use(options["store"])
+        hide_memory(app.url)
         if options.get("concurrency") is not None:
             app.concurrency = options["concurrency"]
         if options.get("queues"):
@@ -55,10 +70,9 @@ def main() -> None:
                     f"--queue: no pipeline of {target} uses {unknown} (they use {', '.join(app.queues)})"
                 )
             app.only_queues = tuple(options["queues"])
-        configure(app.settings.log_level)
+        configure(app.settings.log_level, app.settings.log_format)
         log_events(app.events)
-        if app.settings.metrics_port:
-            app.measure(Board.attached(options["board"]))
+        app.measure(Board.attached(options["board"]))
         traces = trace(app.settings.traces, app.events)
         calm_collector()
         try:
@@ -67,12 +81,13 @@ def main() -> None:
         finally:
             if traces is not None:
                 traces.close()
-    except PerdureError as error:
-        say(f"perdure worker: {error} [{error.code}]", file=sys.stderr)
-        os._exit(2 if isinstance(error, UsageError) else 1)
-    except Exception:  # a bug; what it says may have secrets in it
-        say_lines(redacted(traceback.format_exc()), file=sys.stderr)
-        os._exit(1)
+    except Exception as error:
+        known = error if isinstance(error, PerdureError) else extra_missing(error)
+        if known is None:  # a bug; what it says may have secrets in it
+            say_lines(redacted(traceback.format_exc()), file=sys.stderr)
+            os._exit(1)
+        say(f"perdure worker: {known} [{known.code}]", file=sys.stderr)
+        os._exit(2 if isinstance(known, UsageError) else 1)
     # threads that stage code left behind must not keep us here
     sys.stdout.flush()
     sys.stderr.flush()
@@ -87,9 +102,11 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
         "store": app.url, "direct_url": app.settings.direct_url, "queues": list(app.queues),
         "retention_age_ms": app.retention.age_ms, "retention_count": app.retention.count,
         "retention_calls_ms": app.retention.calls_age_ms, "grace_s": app.settings.grace_s,
+        "loop_stall_s": app.settings.loop_stall_s,
         "metrics_host": app.settings.metrics_host, "metrics_port": app.settings.metrics_port,
         "stuck": asdict(app.stuck_policy),
-        "traces": app.settings.traces,
+        "traces": app.settings.traces, "pushes": app.settings.pushes and not app.settings.metrics_port,
+        "pushgateway_url": app.settings.pushgateway_url,
     }  # fmt: skip
     unshare(control)
     app.check_settings()
@@ -111,11 +128,13 @@ async def work(app: AsyncPerdure, control: socket.socket, slate: Slate) -> None:
     loop.add_reader(control, heard)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: loop.create_task(app.stop()))
-    try:
-        await app.work(json.loads(answer)["worker"], slate, nursery)
-    finally:
-        await nursery.close()
-        await app.close()
+    tell_stack_on(slate)
+    async with ticking(slate.tick):
+        try:
+            await app.work(json.loads(answer)["worker"], slate, nursery)
+        finally:
+            await nursery.close()
+            await app.close()
 
 
 async def _start(app: AsyncPerdure) -> None:
@@ -125,7 +144,10 @@ async def _start(app: AsyncPerdure) -> None:
         try:
             if not started:
                 await app.start()
+                app.store.must_write()
                 started = True
+                if app.store.created:
+                    log.info("created a new store: %s", address_shown(app.url))
             await app.blobs.check()
         except (StoreUnavailable, StoreBusy) as error:
             log.warning("waiting for the store: %s", error)

@@ -22,7 +22,9 @@ dead = typer.Typer(
 
 FailedArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME.failed]", help="Only those whose stage, collection or pipeline is NAME."),
+    typer.Argument(
+        metavar="[NAME.failed]", help="Only those whose stage, collection, pipeline or job is NAME."
+    ),
 ]
 WhichArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[ID... | NAME.failed]", help="These; or choose by options.")
@@ -37,6 +39,9 @@ TypeOption = Annotated[
 ]
 CollectionOption = Annotated[str | None, typer.Option(help="Of this collection.")]
 PipelineOption = Annotated[str | None, typer.Option(help="Of this pipeline.")]
+JobOption = Annotated[
+    str | None, typer.Option("--job", metavar="NAME", help="Follow-up jobs of this name: detect_connections.")
+]
 QueueOption = Annotated[str | None, typer.Option(help="Of this queue.")]
 OrgOption = Annotated[str | None, typer.Option(help="Of this organisation.")]
 OlderOption = Annotated[
@@ -63,18 +68,18 @@ def list_(
     which: FailedArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     after: Annotated[str | None, typer.Option(help="Go on from here, as the page before says.")] = None,
     limit: Annotated[int, typer.Option(help="So many.", min=1, max=1000)] = 20,
     store: StoreOption = None, json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """List dead documents, those that died last first."""
+    """List dead documents and follow-up jobs, those that died last first."""
     from perdure.cli.dead_shown import show_page
     from perdure.cli.opened import opened
 
     options = _asked(
         [which] if which else [], group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
     ).chosen()  # fmt: skip
     page, now_ms = opened(store, lambda app: _with_time(app, app.dead(after=after, limit=limit, **options)))
     show_page(page, now_ms, json)
@@ -85,17 +90,17 @@ def groups(
     which: FailedArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     limit: Annotated[int, typer.Option(help="The largest so many.", min=1, max=1000)] = 20,
     store: StoreOption = None, json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Show dead documents by cause, and what to do about each."""
+    """Show dead documents and follow-up jobs by cause, and what to do."""
     from perdure.cli.dead_shown import show_groups
     from perdure.cli.opened import opened
 
     options = _asked(
         [which] if which else [], group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
     ).chosen()  # fmt: skip
     found, now_ms = opened(store, lambda app: _with_time(app, app.groups(limit=limit, **options)))
     show_groups(found, now_ms, json)
@@ -116,7 +121,7 @@ def requeue(
     which: WhichArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     everything: AllOption = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="From the beginning, instead of where each died.")
@@ -135,7 +140,7 @@ def requeue(
     reason: ReasonOption = "", who: WhoOption = None, target: AppOption = BUILTIN,
     store: StoreOption = None, json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Run dead documents again with fresh attempts: these, a group, or all that fit."""
+    """Run dead documents and follow-up jobs again: these, a group, or all."""
     from perdure.cli.dead_asked import per_second
     from perdure.cli.dead_done import requeue as run
     from perdure.cli.main import service
@@ -144,7 +149,7 @@ def requeue(
 
     given = _asked(
         which or [], everything, group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
     )  # fmt: skip
     how = RequeueOptions(
         fresh=fresh, dry_run=dry_run, canary=canary, canary_ok=canary_ok, canary_wait_s=age_ms(canary_wait) / 1000,
@@ -158,11 +163,11 @@ def export(
     which: WhichArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is standard output, .gz is packed.")
     ] = "-",
-    who: WhoOption = None, store: StoreOption = None, json: JsonOption = False,
+    reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None, json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Write dead documents to a file, a JSON object per line, with all it takes to bring them back."""
     from perdure.cli.dead_done import export as run
@@ -170,22 +175,22 @@ def export(
 
     given = _asked(
         which or [], group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
     )  # fmt: skip
-    raise typer.Exit(run(AsyncPerdure(store), given, output, who, json))
+    raise typer.Exit(run(AsyncPerdure(store), given, output, who, json, reason))
 
 
 @dead.command("import")
 def import_(
     source: Annotated[str, typer.Argument(metavar="FILE", help="What export or purge wrote; - is standard input.")],
     each: Annotated[bool, typer.Option("--each", help="Print the answer of each, however many.")] = False,
-    who: WhoOption = None, store: StoreOption = None, json: JsonOption = False,
+    reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None, json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Bring exported documents back: dead, with their history, ready to be requeued."""
     from perdure.cli.dead_done import import_ as run
     from perdure.service import AsyncPerdure
 
-    raise typer.Exit(run(AsyncPerdure(store), source, who, each, json))
+    raise typer.Exit(run(AsyncPerdure(store), source, who, each, json, reason))
 
 
 @dead.command()
@@ -193,7 +198,7 @@ def purge(
     which: WhichArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     everything: AllOption = False,
     output: Annotated[
         str | None,
@@ -213,7 +218,7 @@ def purge(
 
     given = _asked(
         which or [], everything, group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
     )  # fmt: skip
     how = Purge(output, no_export, dry_run, yes, each, reason, who)
     raise typer.Exit(run(AsyncPerdure(store), given, how, json))

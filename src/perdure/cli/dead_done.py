@@ -148,13 +148,15 @@ async def _dry_run(
     return 0
 
 
-def export(app: AsyncPerdure, asked: Asked, target: str, who: str | None, as_json: bool) -> int:
+def export(
+    app: AsyncPerdure, asked: Asked, target: str, who: str | None, as_json: bool, reason: str = ""
+) -> int:
     """The whole command; its exit status. What it says does not go where the documents go."""
 
     async def run(app: AsyncPerdure) -> int:
         choice = await app.choose(asked.ids, **asked.options)
         telling = Telling((), True, as_json, quiet=target == "-")
-        doing = app.exporting(choice, target, who)
+        doing = app.exporting(choice, target, who, reason)
         stopped, told = await _followed(doing, "exporting", lambda told: told.exported + told.failed, telling)
         if told is not None and not stopped:
             words = f"{told.exported:,} of {told.found:,} exported to {target}"
@@ -167,13 +169,15 @@ def export(app: AsyncPerdure, asked: Asked, target: str, who: str | None, as_jso
     return opened(None, run, app)
 
 
-def import_(app: AsyncPerdure, source: str, who: str | None, each: bool, as_json: bool) -> int:
+def import_(
+    app: AsyncPerdure, source: str, who: str | None, each: bool, as_json: bool, reason: str = ""
+) -> int:
     """The whole command; its exit status."""
 
     async def run(app: AsyncPerdure) -> int:
         stop, told = Stop(), None
         with stop.on_signals():
-            async with aclosing(app.importing(source, who)) as doing:
+            async with aclosing(app.importing(source, who, reason)) as doing:
                 async for told in doing:
                     for a in told.answers:
                         if as_json:

@@ -40,7 +40,7 @@ def show_page(page: DeadPage, now_ms: int, as_json: bool) -> None:
         out.print(
             Text.assemble(
                 (one.id, "bold"),
-                visible(f"  {since(one.died_ms, now_ms, 'ago')}  {one.collection}  {one.stage}  "),
+                visible(f"  {since(one.died_ms, now_ms, 'ago')}  {one.collection}  {_what(one.job)}{one.stage}  "),
                 (visible(one.error_code), "red"), f"  group {one.fingerprint[:SHORT]}",
             ),
             soft_wrap=True,
@@ -59,11 +59,13 @@ def show_groups(groups: Sequence[Group], now_ms: int, as_json: bool) -> None:
     if not groups:
         out.print("No dead documents of that kind.")
     for group in groups:
+        number = count(group.count, "follow-up job" if group.job else "document")
         seen = f"last {since(group.last_ms, now_ms, 'ago')}, first {since(group.first_ms, now_ms, 'ago')}"
         out.print(
             Text.assemble(
-                (group.fingerprint[:SHORT], "bold"), f"  {count(group.count, 'document')}  ",
-                visible(f"{', '.join(group.stages)}  {group.error_type} "), (visible(group.code), "red"), f"  {seen}",
+                (group.fingerprint[:SHORT], "bold"), f"  {number}  ",
+                visible(f"{_what(group.job)}{', '.join(group.stages)}  {group.error_type} "),
+                (visible(group.code), "red"), f"  {seen}",
             ),
             soft_wrap=True,
         )  # fmt: skip
@@ -75,11 +77,18 @@ def show_groups(groups: Sequence[Group], now_ms: int, as_json: bool) -> None:
             Text.assemble("    ", (group.action, STYLES.get(group.action, "")), visible(f": {group.advice}")),
             soft_wrap=True,
         )
+        if group.action in ("look", "fix", "raise"):
+            out.print(f"    perdure dead inspect {group.example}", soft_wrap=True)
         if group.action == "requeue":
             out.print(
                 f"    perdure dead requeue --group {group.fingerprint[:SHORT]} --canary {CANARY}",
                 soft_wrap=True,
             )
+
+
+def _what(job: str) -> str:
+    """What is put before the stage of a follow-up job."""
+    return f"{job}: " if job else ""
 
 
 def show_inspected(found: Inspected, now_ms: int, as_json: bool) -> None:
@@ -92,6 +101,7 @@ def show_inspected(found: Inspected, now_ms: int, as_json: bool) -> None:
     facts.show_header = False
     for name, value in (
         ("document", f"{one.id}  {line(one.name)}"), ("of", f"{one.org}, {one.collection}, pipeline {one.pipeline}"),
+        *([("job", one.job)] if one.job else []),
         ("died", f"{clock(one.died_ms)} ({since(one.died_ms, now_ms, 'ago')}) in {one.stage}, generation "
                  f"{one.generation}, after {count(one.attempts, 'attempt')}"),
         ("cause", f"{one.error_type} {one.error_code}" + (f", status {one.status_code}" if one.status_code else "")),
@@ -102,6 +112,8 @@ def show_inspected(found: Inspected, now_ms: int, as_json: bool) -> None:
     plain(out, facts)
     out.print()
     part(out, "Message", Padding(Text(one.message), (0, 0, 0, 2)))
+    if found.traceback:
+        part(out, "Traceback", Padding(Text(visible(found.traceback, lines=True)), (0, 0, 0, 2)))
     if found.meta:
         part(out, "Metadata", Text(json.dumps(found.meta, ensure_ascii=False, indent=2)))
     attempts = table("at", "claim", "stage", "outcome", "why")

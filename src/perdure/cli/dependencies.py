@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.drawing import console, plain, table
+from perdure.core.fleet import TOKENS_MAX
 from perdure.operate.status import Facts
 from perdure.operate.urgency import BOUNDS, grade
 from perdure.operate.words import line, since, span, until
 
-STYLES = {"down": "red", "ramping": "yellow"}
+STYLES = {"down": "red", "ramping": "yellow", "pressed": "yellow", "flickering": "yellow"}
 GRADES = {"look": "yellow", "alarm": "red"}
 
 
@@ -33,16 +34,26 @@ NONE = "No stage needs a dependency."
 
 
 def services(dependencies: Sequence[Facts], now_ms: int) -> Table:
-    """Up or down, since when, why, by whom."""
-    shown = table("name", "state", "since", "why", "by", "held", "next probe")
+    """Up or down, since when, why, by whom; how it answers and what that allows."""
+    shown = table("name", "state", "since", "why", "by", "held", "next probe", "answers", "limit", "retries")
     for d in dependencies:
         probe = until(d["probe_at_ms"], now_ms) if d["probe_at_ms"] is not None else ""
         ramp = f" {d['ramp_per_s']:.0f}/s" if d["ramp_per_s"] is not None else ""
         shown.add_row(
             d["name"], Text(d["state"] + ramp, style=STYLES.get(d["state"], "")), since(d["since_ms"], now_ms),
             line(d["reason"] or ""), d["held_by"] or "", f"{d['held']:,}" if d["held"] else "", probe,
+            "" if d["success_share"] is None else f"{d['success_share']:.0%}",
+            _limit(d, now_ms),
+            "" if d["tokens"] >= TOKENS_MAX else f"{d['tokens']:.0f} left",
         )  # fmt: skip
     return shown
+
+
+def _limit(d: Facts, now_ms: int) -> str:
+    """What requests wait for: a pause that the service asked for, or their turns."""
+    if d["paused_until_ms"] is not None:
+        return f"none {until(d['paused_until_ms'], now_ms)}"
+    return "" if d["limit_per_s"] is None else f"{d['limit_per_s']:.3g}/s"
 
 
 def calls(kpis: Sequence[Facts]) -> Table:

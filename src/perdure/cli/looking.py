@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.options import DocumentArgument, JsonOption, StoreOption
+from perdure.cli.options import DocumentArgument, JsonOption, StoreOption, WordsOption
 from perdure.cli.saying import say, say_lines
 
 if TYPE_CHECKING:
@@ -20,37 +20,46 @@ SHOWN_MAX = 100_000  # characters of what a stage saved
 WIDE = 1_000
 
 
+def _since(said: str) -> Any:
+    return typer.Option(metavar="TIME", help=f"{said} 2030-01-31, or ago: 2h.")
+
+
 def list_(
     state: Annotated[
-        str | None, typer.Option(help="Only those in this state: queued, held, dead, failed, processing …")
+        str | None,
+        typer.Option("--state", "--status", help="Only those in this state: queued, held, dead, failed …"),
     ] = None,
     collection: Annotated[str | None, typer.Option(help="Only of this collection.")] = None,
     pipeline: Annotated[str | None, typer.Option(help="Only of this pipeline.")] = None,
     org: Annotated[str | None, typer.Option(help="Only of this organisation.")] = None,
     name: Annotated[str | None, typer.Option(help="Only with this in their name.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after this one.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    created_after: Annotated[str | None, _since("Only those that came in since then.")] = None,
+    created_before: Annotated[str | None, _since("Only those that came in before.")] = None,
+    finished_after: Annotated[str | None, _since("Only those that ended since then.")] = None,
+    finished_before: Annotated[str | None, _since("Only those that ended before.")] = None,
+    words: WordsOption = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Continue after this place or id.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1, max=10_000)] = 50,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List documents, the newest first; those that others spawned, by their ids among them."""
+    """List documents, those that came last first, children among them."""
     from dataclasses import asdict
 
     from perdure.cli.opened import opened
+    from perdure.cli.times import moment
 
     found = opened(
         store,
         lambda app: app.documents(
-            state=state,
-            org=org,
-            collection=collection,
-            pipeline=pipeline,
-            name=name,
-            after=after,
-            limit=limit,
+            state=state, org=org, collection=collection, pipeline=pipeline, name=name, words=words, after=after,
+            created_after=moment(created_after), created_before=moment(created_before),
+            finished_after=moment(finished_after), finished_before=moment(finished_before), limit=limit,
         ),
-    )
-    more = found[-1].id if len(found) == limit else None
+    )  # fmt: skip
+    more = found[-1].place if len(found) == limit else None
     if json:
         print(jsonlib.dumps({"documents": [asdict(one) for one in found], "after": more}, indent=2))
     else:
@@ -105,6 +114,7 @@ COMMANDS: dict[str, Callable[..., None]] = {"list": list_, "show": show}
 
 async def _kept(app: AsyncPerdure, id_: str) -> dict[str, Any]:
     status = await app.status(id_)
+    id_ = status.id
     found = await app.store.document(status.org, id_)
     assert found is not None, "documents whose status is known are there"
     complete = await app.store.completeness(status.org, id_)
@@ -135,6 +145,7 @@ async def _stage(app: AsyncPerdure, id_: str, stage: str) -> dict[str, Any]:
     from perdure.errors import StageUnknown
 
     status = await app.status(id_)
+    id_ = status.id
     known = await app.store.saved_of(status.org, id_)
     newest = next((save for save in reversed(known) if save.stage == stage), None)
     if newest is None:
@@ -198,7 +209,7 @@ def _show_list(found: list[Status], more: str | None) -> None:
         style = STYLES.get(one.state, "")
         called = one.name or f"{one.pipeline}, {one.collection}"
         stage = "" if one.state in ("done", "cancelled") else one.stage or ""
-        error = f" ({one.error_code})" if one.error_code and one.state == "dead" else ""
+        error = f" ({one.error_code})" if one.error_code and one.finished_ms is not None else ""
         shown.add_row(one.id, Text(one.state, style=style), stage, line(called) + error)
     plain(out, shown)
     if more is not None:

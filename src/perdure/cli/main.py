@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import audit, looking, operator, serving, webhooks, why
+from perdure.cli import audit, contents, looking, operator, serving, webhooks, why
 from perdure.cli.dead import dead
-from perdure.cli.metrics import metrics, rules
-from perdure.cli.options import BUILTIN, AppOption, PipelineOption, StoreOption
+from perdure.cli.metrics import metrics, rules, runbook
+from perdure.cli.options import (
+    BUILTIN,
+    AppOption,
+    PipelineOption,
+    ReasonOption,
+    StoreOption,
+    WhoOption,
+    WordsOption,
+)
 from perdure.cli.saying import say, say_lines
 from perdure.cli.simulate import simulate
 
 if TYPE_CHECKING:
-    from perdure.service import AddOptions, AsyncPerdure
+    from perdure.service import AsyncPerdure
 
 app = typer.Typer(
     name="perdure", help="Process documents and never lose one.", no_args_is_help=True, add_completion=False,
@@ -46,16 +54,17 @@ def _options(
 
 def main() -> None:
     """Run the command; a known error is one line on standard error and exit status 2 (the caller's) or 1."""
-    from perdure.errors import PerdureError, UsageError, redacted
+    from perdure.errors import PerdureError, UsageError, extra_missing, redacted
 
     try:
         app()
-    except PerdureError as error:
-        say(f"perdure: {error} [{error.code}]", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
-    except Exception:  # a bug of ours, or of the app's module
-        say_lines(redacted(traceback.format_exc()), file=sys.stderr)
-        sys.exit(1)
+    except Exception as error:
+        known = error if isinstance(error, PerdureError) else extra_missing(error)
+        if known is None:  # a bug of ours, or of the app's module
+            say_lines(redacted(traceback.format_exc()), file=sys.stderr)
+            sys.exit(1)
+        say(f"perdure: {known} [{known.code}]", file=sys.stderr)
+        sys.exit(2 if isinstance(known, UsageError) else 1)
 
 
 def service(target: str, store: str | None) -> AsyncPerdure:
@@ -78,9 +87,7 @@ def add(
     name: Annotated[str | None, typer.Option(help="What to call it, where it is one document.")] = None,
     collection: Annotated[
         str | None,
-        typer.Option(
-            help="The collection they belong to; by default archives for those of mail, documents for all others."
-        ),
+        typer.Option(help="The collection they belong to; by default archives (mail), images or documents."),
     ] = None,
     org: Annotated[str, typer.Option(help="The organisation they belong to.")] = "default",
     work: Annotated[bool, typer.Option("--work", help="Process them here and now, and show how.")] = False,
@@ -91,6 +98,27 @@ def add(
             "--replace", help="A file takes the place of what was added from its path with --replace."
         ),
     ] = False,
+    priority: Annotated[
+        int | None, typer.Option(help="From -100 to 100, higher first.", min=-100, max=100)
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Not before: +2h, 06:30 (UTC), or 2027-01-31T06:30+01:00."),
+    ] = None,
+    attempts: Annotated[int | None, typer.Option(help="Executions in all.", min=1, max=10_000)] = None,
+    backoff: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="The first wait; each one is twice the last.", min=0),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Its identity: other content under a known key takes its place.")
+    ] = None,
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Handed to the stages (may be repeated), or one JSON object."
+        ),
+    ] = None,
     target: AppOption = BUILTIN,
     pipeline: Annotated[
         str, typer.Option(help="Their pipeline; auto: image, mail or document, by what is in each.")
@@ -100,8 +128,12 @@ def add(
 ) -> None:
     """Take documents in: one line for each with its id. What is refused keeps no other from being added."""
     from perdure.cli.add import Asked, run
+    from perdure.cli.add_options import options_of
 
-    options: AddOptions = {"org": org} if collection is None else {"org": org, "collection": collection}
+    options = options_of(
+        org=org, collection=collection, priority=priority, at=at, attempts=attempts, backoff_s=backoff, key=key,
+        meta=meta,
+    )  # fmt: skip
     asked = Asked(pipeline, what or [], options, text, name, json, watch, work, replace)
     raise typer.Exit(run(service(target, store), asked))
 
@@ -157,10 +189,14 @@ def migrate(
 
 @app.command()
 def status(
-    document: Annotated[str | None, typer.Argument(help="A document's id, to see that one.")] = None,
+    document: Annotated[
+        str | None,
+        typer.Argument(help="A document's id, or its first characters (6 or more), to see that one."),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")
     ] = False,
+    words: WordsOption = None,
     store: StoreOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON; with --watch an object per line.")
@@ -171,6 +207,7 @@ def status(
     from perdure.cli.opened import opened
     from perdure.cli.status import show_overview
     from perdure.cli.status import watch as watching
+    from perdure.cli.words import shown
     from perdure.errors import InputInvalid
     from perdure.operate import status
 
@@ -178,9 +215,15 @@ def status(
         if document is not None:
             raise InputInvalid("--watch shows the whole store; leave the id out")
         return opened(store, lambda app: watching(app, json))
-    facts = opened(
-        store, lambda app: status.document(app.store, document) if document else status.overview(app.store)
-    )
+    if words is not None and document is None:
+        raise InputInvalid("--words is for one document; `perdure list --words` is for many")
+
+    async def look(app: AsyncPerdure) -> status.Facts:
+        if document:
+            return await status.document(app.store, document, words)
+        return {**await status.overview(app.store), "store": shown(app.url)}
+
+    facts = opened(store, look)
     if json:
         print(jsonlib.dumps(facts, indent=2))
     else:
@@ -234,7 +277,8 @@ def rerun(
     after: Annotated[
         str | None, typer.Option(metavar="ID@ORG", help="Go on where an earlier run ended, as it said.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "",
+    reason: ReasonOption = "",
+    who: WhoOption = None,
     target: AppOption = BUILTIN,
     pipeline: PipelineOption = None,
     store: StoreOption = None,
@@ -249,7 +293,7 @@ def rerun(
     options = RerunOptions(
         pipeline=pipeline or pipeline_of(meant, "document"),
         from_stage=stage, where=conditions(where or []), dry_run=dry_run, limit=limit,
-        after=after, reason=reason,
+        after=after, reason=reason, who=who,
     )  # fmt: skip
     raise typer.Exit(run(meant, options, json))
 
@@ -265,13 +309,15 @@ def sweep(
             help="Seconds between sweeps; by default RETRY_JOB_INTERVAL_SECONDS.", min=1, metavar="N"
         ),
     ] = None,
+    reason: ReasonOption = "",
+    who: WhoOption = None,
     store: StoreOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object per sweep.")] = False,
 ) -> None:
     """Look for documents that do not get on, and see to leases, due documents and old rows, as workers do, too."""
     from perdure.cli.sweep import run
 
-    raise typer.Exit(run(store, once, interval, json))
+    raise typer.Exit(run(store, once, interval, json, reason, who))
 
 
 @app.command()
@@ -313,7 +359,17 @@ app.add_typer(dead, name="dead")
 app.add_typer(webhooks.commands, name="webhook")
 for name, listed in looking.COMMANDS.items():
     app.command(name)(listed)
-for command in (*why.COMMANDS, *operator.COMMANDS, *audit.COMMANDS, serving.serve, simulate, metrics, rules):
+for command in (
+    *why.COMMANDS,
+    *operator.COMMANDS,
+    *contents.COMMANDS,
+    *audit.COMMANDS,
+    serving.serve,
+    simulate,
+    metrics,
+    rules,
+    runbook,
+):
     app.command()(command)
 
 

@@ -8,19 +8,22 @@ from typing import Annotated
 import typer
 
 from perdure.cli.options import StoreOption
-from perdure.cli.saying import say_lines
+from perdure.cli.saying import say, say_lines
 
 
 def metrics(store: StoreOption = None) -> None:
-    """Print the metrics of the whole store as Prometheus reads them; each worker serves these and its own counters."""
+    """Print the metrics of the whole store as Prometheus reads them."""
     from perdure.cli.opened import opened
     from perdure.service import AsyncPerdure
+    from perdure.watch.board import Board
     from perdure.watch.metrics import METRICS
     from perdure.watch.render import text
+    from perdure.watch.serve import Scrape
+    from perdure.watch.shared_counters import SHARED, SharedCounters
 
     async def read(app: AsyncPerdure) -> bytes:
-        numbers = await app.measure().numbers()
-        return text(numbers, [metric for metric in METRICS if metric.of == "store"])
+        numbers = await Scrape((Board.private(),), app.store, SharedCounters((), app.store)).numbers()
+        return text(numbers, [metric for metric in METRICS if metric.of == "store" or metric.name in SHARED])
 
     say_lines(opened(store, read).decode())
 
@@ -32,11 +35,27 @@ def rules(
 ) -> None:
     """Print the alert rules for Prometheus."""
     import perdure.watch
+    from perdure.settings import Settings
+    from perdure.watch.runbooks import rules as with_links
 
-    watch = Path(perdure.watch.__file__).parent
-    found = (
-        watch / "dashboards" / "retry-policy-monitoring.json"
-        if dashboard
-        else watch / "rules" / "perdure.rules.yml"
-    )
-    say_lines(found.read_text())
+    if dashboard:
+        found = Path(perdure.watch.__file__).parent / "dashboards" / "retry-policy-monitoring.json"
+        say_lines(found.read_text())
+        return
+    say_lines(with_links(Settings().runbook_url))
+
+
+def runbook(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An alert or a tier; without it, list them.")
+    ] = None,
+) -> None:
+    """Print what to do about an alert or an escalation tier."""
+    from perdure.watch.runbooks import names
+    from perdure.watch.runbooks import runbook as page
+
+    if name is not None:
+        say_lines(page(name))
+        return
+    for each, title in names().items():
+        say(f"{each:<32}{title}")

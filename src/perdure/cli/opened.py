@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from perdure.cli.saying import say
+from perdure.operate.words import shown
 from perdure.service import AsyncPerdure
 
 T = TypeVar("T")
+
+
+def say_created(app: AsyncPerdure) -> None:
+    """Say that there was no store at this address: it may be mistyped."""
+    if app.store.created:
+        say(f"perdure: created a new store: {shown(app.url)}", file=sys.stderr)
 
 
 def opened(
@@ -21,6 +30,7 @@ def opened(
     async def run() -> T:
         app = given or AsyncPerdure(address)
         await app.store.open(create=create)
+        say_created(app)
         try:
             return await act(app)
         finally:

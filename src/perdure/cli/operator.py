@@ -5,6 +5,7 @@ An act that is refused tells why on standard error and ends with status 1.
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -50,6 +51,7 @@ def requeue(
         str, typer.Option("--app", metavar="MODULE:APP", help="The app that has its pipeline.")
     ] = BUILTIN,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Start a finished document again, now or later, with fresh attempts; what is saved is not done twice."""
     from perdure.cli.main import service
@@ -64,14 +66,15 @@ def requeue(
             raise PipelineUnknown(f"{error}; name the app that has it with --app MODULE:APP") from None
 
     when = f", not before {due:%Y-%m-%d %H:%M:%SZ}" if due is not None else ""
-    _answer(_act(store, run, service(target, store)), when)
+    answered(document, _act(store, run, service(target, store)), json, when)
 
 
 def cancel(
-    document: DocumentArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None
-) -> None:
+    document: DocumentArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:  # fmt: skip
     """End a document now, whatever it is doing."""
-    _answer(_act(store, lambda app: app.cancel(document, reason=reason, who=who)))
+    answered(document, _act(store, lambda app: app.cancel(document, reason=reason, who=who)), json)
 
 
 def priority(
@@ -83,43 +86,55 @@ def priority(
     reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Give a document that waits for its turn another priority. A negative one is written after --."""
     from perdure.errors import InputInvalid
 
     if value == "first":
-        return _answer(_act(store, lambda app: app.raise_(document, reason=reason, who=who)))
+        return answered(document, _act(store, lambda app: app.raise_(document, reason=reason, who=who)), json)
     try:
         number = int(value)
     except ValueError:
         raise InputInvalid(f"a priority is a number from -100 to 100, or `first`, not {value!r}") from None
-    return _answer(_act(store, lambda app: app.priority(document, number, reason=reason, who=who)))
+    act = _act(store, lambda app: app.priority(document, number, reason=reason, who=who))
+    return answered(document, act, json)
 
 
 def pause(
-    queue: QueueArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None
-) -> None:
+    queue: QueueArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:  # fmt: skip
     """Let no worker take anything more from a queue; what is running goes on."""
     _act(store, lambda app: app.pause(queue, reason=reason, who=who))
-    say(f"{queue} is paused; `perdure resume {queue}` lets it go on")
+    _changed(queue, "paused", f"{queue} is paused; `perdure resume {queue}` lets it go on", json)
 
 
 def resume(
-    queue: QueueArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None
-) -> None:
+    queue: QueueArgument, reason: ReasonOption = "", who: WhoOption = None, store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:  # fmt: skip
     """Let workers take from a paused queue again."""
     _act(store, lambda app: app.resume(queue, reason=reason, who=who))
-    say(f"{queue} goes on")
+    _changed(queue, "running", f"{queue} goes on", json)
+
+
+NewOption = Annotated[bool, typer.Option("--new", help="A name that nothing has yet is meant.")]
 
 
 def hold(
     dependency: DependencyArgument,
     reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "held by hand",
+    new: NewOption = False,
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Hold the documents that need a dependency, until somebody releases it."""
-    say(_to_dependency(store, lambda app: app.hold(dependency, reason, who=who), dependency, "held"))
+    told = _to_dependency(
+        store, lambda app: app.hold(dependency, reason, who=who, new=new), dependency, "held"
+    )
+    _changed(dependency, "down", told, json)
 
 
 def release(
@@ -127,9 +142,11 @@ def release(
     reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Let the documents that wait for a dependency go on, at once."""
-    say(_to_dependency(store, lambda app: app.release(dependency, reason, who=who), dependency, "released"))
+    told = _to_dependency(store, lambda app: app.release(dependency, reason, who=who), dependency, "released")
+    _changed(dependency, "up", told, json)
 
 
 def limit(
@@ -144,6 +161,7 @@ def limit(
         float | None, typer.Option(metavar="N", help="At most so many of them started per second.")
     ] = None,
     lift: Annotated[bool, typer.Option("--none", help="No limit any more.")] = False,
+    new: NewOption = False,
     reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
@@ -159,7 +177,7 @@ def limit(
 
     async def run(app: AsyncPerdure) -> Any:
         if changes and key is not None:
-            await app.limit(key, concurrency=concurrency, rate_per_s=rate, reason=reason, who=who)
+            await app.limit(key, concurrency=concurrency, rate_per_s=rate, reason=reason, who=who, new=new)
         return await app.limits(key)
 
     show_limits(_act(store, run), json)
@@ -225,13 +243,21 @@ def _act(
     return opened(address, act, given)
 
 
-def _answer(answer: str, more: str = "") -> None:
+def _changed(name: str, state: str, words: str, as_json: bool) -> None:
+    """Print what it is now, as the HTTP API answers it or in words."""
+    say(jsonlib.dumps({"name": name, "state": state}) if as_json else words)
+
+
+def answered(document: str, answer: str, as_json: bool = False, more: str = "") -> None:
     """Print it; one that refuses is a failure."""
+    if as_json:
+        print(jsonlib.dumps({"id": document, "answer": answer}), flush=True)
     if answer.startswith("refused"):
         code = "document_unknown" if "no such document" in answer else "move_forbidden"
         say(f"perdure: {answer} [{code}]", file=sys.stderr)
         raise typer.Exit(1)
-    say(f"{answer}{more}")
+    if not as_json:
+        say(f"{answer}{more}")
 
 
 def _to_dependency(
@@ -239,13 +265,8 @@ def _to_dependency(
 ) -> str:
     """Do something to a dependency; what to tell."""
 
-    from perdure.operate.acts import not_needed
-
     async def run(app: AsyncPerdure) -> int:
-        known = await app.needed()
         await act(app)
-        if (warning := not_needed(name, known)) is not None:
-            say(f"perdure: {warning}", file=sys.stderr)
         return next((d.held for d in await app.dependencies() if d.name == name), 0)
 
     held = _act(address, run)

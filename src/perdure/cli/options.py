@@ -27,4 +27,9 @@ WhoOption = Annotated[
     str | None,
     typer.Option(help="In whose name; by default PERDURE_OPERATOR or the user's name."),
 ]
-DocumentArgument = Annotated[str, typer.Argument(metavar="ID", help="The document's id.")]
+DocumentArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The document's id, or its first characters (6 or more).")
+]
+WordsOption = Annotated[
+    str | None, typer.Option(metavar="SYSTEM", help="States in the words of bullmq, documents or images.")
+]

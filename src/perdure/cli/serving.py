@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.options import BUILTIN, JsonOption, StoreOption, WhoOption
+from perdure.cli.options import BUILTIN, JsonOption, ReasonOption, StoreOption, WhoOption
 from perdure.cli.saying import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def serve(
     from perdure.api.serve import serve as run
     from perdure.cli.target import load_app
     from perdure.cli.words import shown
+    from perdure.engine.title import set_title
 
+    set_title(f"perdure serve {target}")
     serving = Serving(target, store, host, port, 0 if no_worker else workers, open_)
     check(serving)
     service = load_app(target).service
@@ -48,7 +50,11 @@ def serve(
 
     def ready(bound: int) -> None:
         at = f"[{host}]" if ":" in host else host
-        say(f"perdure: serving {shown(service.url)} on http://{at}:{bound}, docs at /docs", file=sys.stderr)
+        new = ", a new store," if service.store.created else ""
+        say(
+            f"perdure: serving {shown(service.url)}{new} on http://{at}:{bound}, docs at /docs",
+            file=sys.stderr,
+        )
 
     raise typer.Exit(asyncio.run(run(service, serving, ready)))
 
@@ -61,6 +67,7 @@ def key_add(
         list[str] | None,
         typer.Option(help="read, write or operate (may be repeated); by default read and write."),
     ] = None,
+    reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -71,7 +78,7 @@ def key_add(
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        key, shown = await app.add_key(org, name, scope or ["read", "write"], who)
+        key, shown = await app.add_key(org, name, scope or ["read", "write"], who, reason)
         if json:
             print(jsonlib.dumps({**asdict(key), "key": shown}))
             return
@@ -110,14 +117,16 @@ def key_list(store: StoreOption = None, json: JsonOption = False) -> None:
 @keys.command("revoke")
 def key_revoke(
     id_: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")],
+    reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """A key is good for nothing from now on."""
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        await app.revoke_key(id_, who)
-        say(f"revoked {id_}")
+        await app.revoke_key(id_, who, reason)
+        say(jsonlib.dumps({"id": id_, "answer": "revoked"}) if json else f"revoked {id_}")
 
     opened(store, act)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.operate.simulate.experiment import Found
     from perdure.operate.simulate.model import Model
 
+FLICKER_S = 60.0
 POLICIES = "none,jitter,budget,breaker,adaptive,ours"
 
 
@@ -32,6 +33,9 @@ def simulate(
     clients: Annotated[int | None, typer.Option(help="Processes that call [100].", min=1)] = None,
     outage: Annotated[float | None, typer.Option(help="An outage of so many seconds.", min=0.5)] = None,
     brownout: Annotated[float | None, typer.Option(help="A brown-out of so many seconds.", min=0.5)] = None,
+    flicker: Annotated[
+        float | None, typer.Option(help="A share of requests that fail for a minute.", min=0.01, max=0.99)
+    ] = None,
     share: Annotated[
         float, typer.Option(help="What a brown-out leaves of the capacity.", min=0.01, max=0.99)
     ] = 0.3,
@@ -67,7 +71,7 @@ def simulate(
     given: dict[str, Any] = {"capacity": capacity, "rate": rate, "timeout_s": timeout, "clients": clients}
     model = replace(model, **{name: value for name, value in given.items() if value is not None})
     with _progress() as done:
-        found = experiment(_faults(model, outage, brownout, share), chosen, seeds, done)
+        found = experiment(_faults(model, outage, brownout, share, flicker), chosen, seeds, done)
     if plot is not None:
         plotting.write(plot, found)
     if json_:
@@ -87,10 +91,14 @@ def _policies(words: str) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _faults(model: Model, outage: float | None, brownout: float | None, share: float) -> list[Model]:
+def _faults(
+    model: Model, outage: float | None, brownout: float | None, share: float, flicker: float | None
+) -> list[Model]:
     """The fault asked for; without one a brown-out, an outage and a blip."""
-    if outage is not None and brownout is not None:
-        raise SettingInvalid("choose one of --outage and --brownout")
+    if sum(fault is not None for fault in (outage, brownout, flicker)) > 1:
+        raise SettingInvalid("choose one of --outage, --brownout and --flicker")
+    if flicker is not None:
+        return [_lasting(replace(model, share=1.0, flicker=flicker), FLICKER_S)]
     if outage is not None:
         return [_lasting(replace(model, share=0.0), outage)]
     if brownout is not None:

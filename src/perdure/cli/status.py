@@ -16,12 +16,13 @@ from perdure.cli.drawing import STYLES, console, plain, table
 from perdure.cli.saying import say, visible
 from perdure.cli.stop import Stop
 from perdure.operate.status import Facts, overview
-from perdure.operate.words import clock, since, until
+from perdure.operate.words import clock, shown, since, until
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
 
 WATCH_S = 2.0
+SHARES_MAX = 3  # organisations that are named for a worker
 SEVERITY = {"critical": "bold red", "warning": "yellow", "notice": "dim"}
 
 
@@ -38,18 +39,22 @@ async def watch(app: AsyncPerdure, as_json: bool, every_s: float = WATCH_S) -> N
         if lively:
             with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
                 while not stop.asked.is_set():
-                    live.update(Group(*drawn(await overview(app.store))), refresh=True)
+                    live.update(Group(*drawn(await _facts(app))), refresh=True)
                     await _pause(stop, every_s)
             return
         told = ""
         while not stop.asked.is_set():
-            facts = await overview(app.store)
+            facts = await _facts(app)
             if as_json:
                 print(jsonlib.dumps(facts), flush=True)
             elif facts["headline"] != told:
                 told = facts["headline"]
                 say(f"{clock(facts['now_ms'])}  {told}", flush=True)
             await _pause(stop, every_s)
+
+
+async def _facts(app: AsyncPerdure) -> Facts:
+    return {**await overview(app.store), "store": shown(app.url)}
 
 
 async def _pause(stop: Stop, seconds: float) -> None:
@@ -106,14 +111,38 @@ def _workers(facts: Facts) -> RenderableType:
     hint = Text("none: start one with perdure worker", style="dim")
     if not workers:
         return hint
-    shown = table("worker", "id", "in hand", "last sign of life", "up for", "")
+    shown = table("worker", "id", "in hand", "sandbox", "last sign of life", "up for", "")
     for w in workers:
         life = Text("alive", style="green") if w["alive"] else Text("gone", style="red")
+        if w["alive"] and w["silent_since_ms"] is not None:
+            life = Text(f"silent for {since(w['silent_since_ms'], now)}", style="red")
         age, up = since(w["beat_ms"], now, "ago"), since(w["started_ms"], now)
-        shown.add_row(w["name"], str(w["id"]), str(w["in_hand"]), age, up if w["alive"] else "", life)
+        about = (_slots(w), w["sandbox"] or "")
+        shown.add_row(w["name"], str(w["id"]), *about, age, up if w["alive"] else "", life)
     if any(w["alive"] for w in workers):
-        return shown
+        return Group(shown, *(Text(_shares(w), style="dim") for w in workers if w["organisations"]))
     return Group(shown, Text("none is alive: start one with perdure worker", style="red"))
+
+
+def _slots(worker: Facts) -> str:
+    """Documents in hand, of how many slots, and those beside for large ones."""
+    if worker["slots"] is None:
+        return str(worker["in_hand"])
+    return f"{worker['in_hand']} of {worker['slots']}+{worker['large_slots']}"
+
+
+def _shares(worker: Facts) -> str:
+    """The organisations that have most of it."""
+    shares = worker["organisations"]
+    told = [
+        f"{one['org']} {one['in_hand']}" + (f" ({one['large']} large)" if one["large"] else "")
+        for one in shares[:SHARES_MAX]
+    ]
+    return (
+        f"{worker['name']} works for "
+        + ", ".join(told)
+        + (f" and {len(shares) - SHARES_MAX} more" if len(shares) > SHARES_MAX else "")
+    )
 
 
 def _down(facts: Facts) -> RenderableType | None:
@@ -130,7 +159,8 @@ def _dead(facts: Facts) -> RenderableType | None:
     shown = table("number", "group", "stage", "code", "last", "what to do")
     for one in facts["dead"]["groups"]:
         last = since(one["last_ms"], facts["now_ms"], "ago")
-        cells = (one["fingerprint"][:8], one["stages"][0], one["code"], last, one["action"])
+        stage = f"{one['job']}: {one['stages'][0]}" if one["job"] else one["stages"][0]
+        cells = (one["fingerprint"][:8], stage, one["code"], last, one["action"])
         shown.add_row(f"{one['count']:,}", *cells)
     return shown if facts["dead"]["groups"] else None
 
@@ -152,11 +182,15 @@ def _rest(facts: Facts) -> list[RenderableType]:
         lines.append(Text(fallbacks.format(**facts["fallbacks"])))
     tier = facts["escalation"]
     if tier["tier"] > 1:
-        lines.append(Text(f"Escalation: tier {tier['tier']}, {tier['name']}; see {tier['runbook']}"))
+        lines.append(
+            Text(f"Escalation: tier {tier['tier']}, {tier['name']}; see `perdure runbook {tier['runbook']}`")
+        )
     if (looked_ms := facts["audit"]["looked_ms"]) is not None:
         difference, ago = facts["audit"]["difference"], since(looked_ms, facts["now_ms"], "ago")
         lines.append(Text(f"Audit: difference {difference:,}, {ago}"))
     durability = "   ".join(f"{name} {value}" for name, value in facts["durability"].items())
+    if "store" in facts:
+        lines.append(Text(visible(f"Store: {facts['store']}"), overflow="fold"))
     lines.append(Text(f"Commits: {durability}"))
     due = facts["next_due_ms"]
     last = f"Late writes refused: {facts['late_writes_refused']:,}"

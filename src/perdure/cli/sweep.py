@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -25,23 +26,39 @@ from perdure.service import AsyncPerdure
 FAILURE, PARTIAL = 1, 3
 EXIT = {"success": 0, "partial": PARTIAL, "failure": FAILURE}
 COLUMNS = ("stuck", "requeued", "skipped_backoff", "max_retries_exceeded", "starved")
+
+
+class Noted(NamedTuple):
+    """What the trail says of it."""
+
+    reason: str
+    who: str | None
+
+
 #: What is done after each sweep; it tells what went wrong, or None.
 After = Callable[[], Awaitable[str | None]]
 
 
-def run(store: str | None, once: bool, interval_s: float | None, as_json: bool) -> int:
+def run(
+    store: str | None,
+    once: bool,
+    interval_s: float | None,
+    as_json: bool,
+    reason: str = "",
+    who: str | None = None,
+) -> int:
     """The whole command; its exit status."""
-    return opened(store, lambda app: _run(app, once, interval_s, as_json))
+    return opened(store, lambda app: _run(app, once, interval_s, as_json, Noted(reason, who)))
 
 
-async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json: bool) -> int:
+async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json: bool, noted: Noted) -> int:
     after = _pushing(app)
     if once:
-        return await _sweep(app, as_json, True, after)
+        return await _sweep(app, as_json, True, after, noted)
     stop, every_s = Stop(), interval_s or app.stuck_policy.interval_s
     with stop.on_signals():
         while not stop.asked.is_set():
-            await _sweep(app, as_json, False, after)
+            await _sweep(app, as_json, False, after, noted)
             try:
                 await asyncio.wait_for(stop.asked.wait(), every_s)
             except TimeoutError:
@@ -51,14 +68,16 @@ async def _run(app: AsyncPerdure, once: bool, interval_s: float | None, as_json:
 
 def _pushing(app: AsyncPerdure) -> After | None:
     """What brings the counts of each sweep to a Pushgateway, where that is asked for."""
-    if app.settings.metrics_backend != "prometheus_pushgateway":
+    if not app.settings.pushes:
         return None
     from perdure.watch.push import Pusher
 
-    return Pusher(app.settings, app.url, app.store, app.measure().boards[0]).push
+    return Pusher(app.settings.pushgateway_url, app.url, app.store, app.measure().boards).push
 
 
-async def _sweep(app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: After | None) -> int:
+async def _sweep(
+    app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: After | None, noted: Noted
+) -> int:
     """One sweep, told; the exit status that it stands for."""
     with progress(bar_wanted) as bar:
         total = None if bar.disable else await app.store.jobs_there()
@@ -67,7 +86,7 @@ async def _sweep(app: AsyncPerdure, as_json: bool, bar_wanted: bool, after: Afte
         def told(run: StuckRun) -> None:
             bar.update(task, completed=run.looked_at)
 
-        sweep = await app.sweeping(told)
+        sweep = await app.sweeping(told, reason=noted.reason, who=noted.who)
     print(json.dumps(asdict(sweep))) if as_json else show(sweep)
     status = EXIT[sweep.status]
     if after is not None and (problem := await after()):

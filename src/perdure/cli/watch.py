@@ -107,7 +107,7 @@ class Watched:
 
     async def _why(self, status: Status, before: Seen | None) -> str:
         """What went wrong, if it did; looked up once."""
-        if status.error_code is not None:
+        if status.error_code is not None and status.finished_ms is not None:
             return f"{status.error_code}: {status.error_message}"
         if status.state != "waiting":
             return DEGRADED if status.degraded and status.state == "done" else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.options import JsonOption, StoreOption, WhoOption
+from perdure.cli.options import JsonOption, ReasonOption, StoreOption, WhoOption
 from perdure.cli.saying import say
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def add(
         ),
     ] = None,
     org: OrgOption = "default",
+    reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -38,7 +39,7 @@ def add(
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        made = await app.add_webhook(url, events=event or (), org=org, who=who)
+        made = await app.add_webhook(url, events=event or (), org=org, who=who, reason=reason)
         if json:
             print(jsonlib.dumps(asdict(made)))
             return
@@ -62,7 +63,10 @@ def list_(org: OrgOption = "default", store: StoreOption = None, json: JsonOptio
             else:
                 say(f"{one.id}  {one.url}  {n['waiting']} waiting, {n['sent']} sent, {n['dead']} dead")
         if not found and not await _hinted(app, org) and not json:
-            say("perdure: there is none; `perdure webhook add URL` makes one", file=sys.stderr)
+            hint = f"`perdure webhook add URL{'' if org == 'default' else f' --org {org}'}` makes one"
+            say(f"perdure: organisation {org} has no webhooks; {hint}", file=sys.stderr)
+        elif found and not json:
+            say(f"perdure: webhooks of organisation {org}", file=sys.stderr)
 
     opened(store, act)
 
@@ -71,15 +75,17 @@ def list_(org: OrgOption = "default", store: StoreOption = None, json: JsonOptio
 def remove(
     id_: Annotated[str, typer.Argument(metavar="ID", help="The webhook's id.")],
     org: OrgOption = "default",
+    reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Tell a webhook nothing more."""
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        await app.remove_webhook(id_, org=org, who=who)
-        say(f"removed {id_}")
+        await app.remove_webhook(id_, org=org, who=who, reason=reason)
+        say(jsonlib.dumps({"id": id_, "answer": "removed"}) if json else f"removed {id_}")
 
     opened(store, act)
 
@@ -121,15 +127,17 @@ def retry(
         str | None, typer.Argument(metavar="ID", help="One delivery; otherwise all dead ones.")
     ] = None,
     org: OrgOption = "default",
+    reason: ReasonOption = "",
     who: WhoOption = None,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Send again what was given up."""
     from perdure.cli.opened import opened
     from perdure.errors import InputInvalid
 
     async def act(app: AsyncPerdure) -> None:
-        number = await app.retry_deliveries(id_, org=org, who=who)
+        number = await app.retry_deliveries(id_, org=org, who=who, reason=reason)
         if not number:
             await _hinted(app, org)
         if not number and id_ is not None:
@@ -137,7 +145,8 @@ def retry(
                 f"there is no dead delivery {id_} here; `perdure webhook deliveries --state dead` lists them"
             )
             raise InputInvalid(message, code="delivery_unknown")
-        say(f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again")
+        words = f"{number:,} {'delivery is' if number == 1 else 'deliveries are'} sent again"
+        say(jsonlib.dumps({"deliveries": number}) if json else words)
 
     opened(store, act)
 

@@ -11,7 +11,7 @@ from perdure.core.frozen import frozen
 class Event:
     """Something that happened to a job."""
 
-    job_id: int
+    job_id: str  # its key, `doc-{id}`
     document_id: str
     org: str
     pipeline: str
@@ -74,7 +74,7 @@ class DocumentDead(Event):
     last_attempt_ms: int = 0
     error: str = ""
     exhausted: bool = False  # of its attempts
-    follow_up: bool = False  # only a job that followed from it ended so
+    follow_up: str = ""  # the name of the job that followed from it, where only that ended so
 
 
 @frozen
@@ -119,6 +119,18 @@ class WorkerLost:
 
 
 @frozen
+class WorkerStalled:
+    """A worker's event loop has stood still for longer than it may. With a supervisor, the worker is ended for that."""
+
+    worker: int
+    silent_ms: int
+    begun: tuple[
+        tuple[str, str], ...
+    ]  # documents whose stages ran in the worker's own process, with the stage
+    stack: str  # of its threads; empty: it could not be had
+
+
+@frozen
 class SweepPartial:
     """Parts of a sweep or of the keeper's other rounds failed; the others were done, the next round tries again."""
 
@@ -153,6 +165,7 @@ class StuckSwept:
     errors: dict[str, int]  # by type
     since_ms: int | None
     problems: tuple[str, ...] = ()
+    duration_ms: int = 0
 
 
 AnyEvent = (
@@ -160,6 +173,7 @@ AnyEvent = (
     | WorkerStarted
     | WorkerStopped
     | WorkerLost
+    | WorkerStalled
     | SweepPartial
     | ForeignKeyRefused
     | ChunksDeleted

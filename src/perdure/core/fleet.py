@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
 TOKENS_MAX = 10.0  # of each worker
@@ -11,15 +10,10 @@ HALF_LIFE_S = 30.0
 WINDOW_MS, WINDOW_MS_MAX = 1_000, 5_000
 
 
-def fleet_rate(rates: Sequence[float | None]) -> float | None:
-    """Requests a second that each worker may make, given what each of them found out for itself (None: no bound).
-
-    The middle of what was found, once half of them were slowed down: one that had bad luck must not slow the others,
-    and an overload that is real shows at most of them within a second. In simulations of a brown-out the lowest rate
-    for all never let the fleet recover.
-    """
-    found = [rate for rate in rates if rate is not None]
-    return statistics.median(found) if found and 2 * len(found) >= len(rates) else None
+def rate_of_each(rate: float, asking: Sequence[float | None]) -> float | None:
+    """Requests a second that each worker may make, of `rate` for all; 0: no limit. Workers that asked for nothing of
+    late take no part of it."""
+    return rate / max(1, sum(bool(per_s) for per_s in asking)) if rate else None
 
 
 def tokens_left(tokens: float, spent: float, earned: float, workers: int) -> float:

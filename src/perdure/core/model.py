@@ -48,34 +48,41 @@ MOVES: dict[State, frozenset[State]] = {
     State.CANCELLED: frozenset(_LIVE),
 }
 
-#: Words of other systems that filters accept: (state, stage or None).
-ALIASES: dict[str, tuple[State, str | None]] = {
-    "pending": (State.QUEUED, None),
-    "processing": (State.RUNNING, None),
-    "fetching": (State.RUNNING, "fetch"),
-    "completed": (State.DONE, None),
-    "complete": (State.DONE, None),
-    "processed": (State.DONE, None),
-    "failed": (State.DEAD, None),
-    "failed_max_retries": (State.DEAD, None),
-    "extracting": (State.RUNNING, "extract"),
-    "extracted": (State.RUNNING, "chunk"),
-    "saving_markdown": (State.RUNNING, "extract"),
-    "markdown_saved": (State.RUNNING, "chunk"),
-    "chunking": (State.RUNNING, "chunk"),
-    "chunked": (State.RUNNING, "embed"),
-    "embedding": (State.RUNNING, "embed"),
-    "embedded": (State.RUNNING, "index"),
+States = frozenset[State]
+
+_PENDING = frozenset({State.QUEUED, State.PARKED, State.WAITING, State.HELD})
+_RUNNING = frozenset({State.RUNNING})
+_DONE = frozenset({State.DONE})
+
+#: Words of other systems that filters accept: (states, stage or None). Every state is one of pending, processing,
+#: completed and failed.
+ALIASES: dict[str, tuple[States, str | None]] = {
+    "pending": (_PENDING, None),
+    "processing": (_RUNNING, None),
+    "fetching": (_RUNNING, "fetch"),
+    "completed": (_DONE, None),
+    "complete": (_DONE, None),
+    "processed": (_DONE, None),
+    "failed": (frozenset(_ENDS), None),
+    "failed_max_retries": (frozenset({State.DEAD}), None),
+    "extracting": (_RUNNING, "extract"),
+    "extracted": (_RUNNING, "chunk"),
+    "saving_markdown": (_RUNNING, "extract"),
+    "markdown_saved": (_RUNNING, "chunk"),
+    "chunking": (_RUNNING, "chunk"),
+    "chunked": (_RUNNING, "embed"),
+    "embedding": (_RUNNING, "embed"),
+    "embedded": (_RUNNING, "index"),
 }
 
 
-def state_filter(word: str) -> tuple[State, str | None]:
-    """The state (and stage) that a filter word means; ValueError lists the accepted words."""
+def state_filter(word: str) -> tuple[States, str | None]:
+    """The states (and the stage) that a filter word means; ValueError lists the accepted words."""
     lowered = word.strip().lower()
     if lowered in ALIASES:
         return ALIASES[lowered]
     try:
-        return State(lowered), None
+        return frozenset({State(lowered)}), None
     except ValueError:
         known = ", ".join([*State, *ALIASES])
         raise ValueError(f"unknown state {word!r}; one of: {known}") from None
@@ -153,6 +160,7 @@ class Job:
     progress_ms: int | None = None  # of the last save
     probe: str | None = None  # lent: its next stage may run although this dependency is down
     remote: str | None = None  # of the last stage that was handed over, see `Handover`
+    flickers: int = 0  # times in a row that a call failed which may have failed by accident
     collection: str | None = field(default=None, compare=False)  # its document's, where it was claimed
 
     @property

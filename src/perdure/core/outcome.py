@@ -6,20 +6,23 @@ raised. Whoever decides writes the answer in one transaction guarded by the job'
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import re
 import sysconfig
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 
 from perdure.core.backoff import DELAY_MS_MAX
 from perdure.core.fingerprint import failure_fingerprint
 from perdure.core.frozen import frozen
 from perdure.core.model import Job, Policy
+from perdure.core.refusal import refused
 from perdure.errors import (
     DependencyDown,
+    Flickering,
     PerdureError,
     Permanent,
     RateLimited,
@@ -38,7 +41,14 @@ YOUNG_STAGE_MS = 60_000
 LATER_MS_MIN = 1_000
 LATER_MS_GROWN_MAX = 900_000
 RESCHEDULE_MS = 300_000
+#: A call is taken for one that always fails when chance explains its failures no better than this, ...
+ACCIDENT = 1e-6
+#: ... and after so many times, however rarely the service answers; a document that such a call puts off waits at most
+#: so long.
+FLICKERS_MAX, FLICKER_MS_MAX = 20, 10_000
 MESSAGE_MAX = 4_000
+#: Letters of a traceback that are kept.
+TRACEBACK_MAX = 8_000
 #: Where code stands that the author of a stage did not write.
 LIBRARIES = (
     "<frozen",
@@ -58,10 +68,12 @@ class Failure:
     message: str
     status_code: int | None = None
     place: str | None = None  # where an exception that is not ours was raised
+    dependency: str | None = None  # what was called, where the error names it
+    traceback: str | None = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:
-        return failure_fingerprint(self.stage, self.error_type, self.message)
+        return failure_fingerprint(self.stage, self.error_type, self.message, self.dependency)
 
 
 # --- results: what happened to a claim -------------------------------------------------------
@@ -80,6 +92,7 @@ class Raised:
     error: BaseException
     lane_down: bool = False
     policy: Policy | None = None  # the stage's own, where it differs from the job's
+    progressed: bool = False  # whether something was saved since the claim
 
 
 @frozen
@@ -94,12 +107,14 @@ class Crashed:
 
 @frozen
 class Overdue:
-    """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`)."""
+    """A stage passed its hard timeout (`stage_timeout`) or showed no progress (`no_progress`). `alone`: its document
+    was a suspect and ran by itself, which is proof as a crash is."""
 
     stage: str
     code: str
     message: str
     policy: Policy | None = None
+    alone: bool = False
 
 
 @frozen
@@ -178,6 +193,8 @@ class Later:
     released: bool = False
     counted: bool = True
     bounded: bool = True
+    flickered: bool = False  # a call failed, perhaps by accident
+    afresh: bool = False  # it saved something since the last time: those before it are forgotten
     word: str = "later"  # in history; `answered` where another service gave what its stage was to make
 
 
@@ -231,8 +248,10 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
         case Crashed(stage=stage, reason=reason, message=message, policy=policy):
             failure = Failure(stage, "Crashed", f"crashed:{reason}", message or f"killed: {reason}")
             return _crashed(job, failure, reason, policy or job.policy, rand)
-        case Overdue(stage=stage, code=code, message=message, policy=policy):
+        case Overdue(stage=stage, code=code, message=message, policy=policy, alone=alone):
             failure = Failure(stage, "Overdue", code, message)
+            if alone:
+                return _crashed(job, failure, code, policy or job.policy, rand)
             return _charged(job, failure, policy or job.policy, None, rand)
         case Orphaned(stage=stage, reason=reason, blame=blame):
             failure = Failure(stage, "Orphaned", "worker_lost", reason)
@@ -243,8 +262,14 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
             return _given_back(job, later)
         case Stopped() as stopped:
             return _stopped(job, stopped, rand)
-        case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy):
-            return _raised(job, stage, telling(error), lane_down, policy or job.policy, rand)
+        case Raised(stage=stage, error=error, lane_down=lane_down, policy=policy, progressed=progressed):
+            told = telling(error)
+            if (
+                isinstance(told, Flickering)
+                and (soon := _flickering(job, stage, told, progressed)) is not None
+            ):
+                return soon
+            return _raised(job, stage, error, lane_down, policy or job.policy, rand, progressed)
 
 
 def describe(stage: str, error: BaseException) -> Failure:
@@ -257,7 +282,20 @@ def describe(stage: str, error: BaseException) -> Failure:
     except Exception:  # an exception whose own text cannot be had must still be recorded
         message = ""
     place = _place(error) if code == "unexpected" else None
-    return Failure(stage, name, str(code)[:100], message or name, status, place)
+    named = _read(error, "dependency") or (
+        _read(error, "name") if isinstance(error, DependencyDown) else None
+    )
+    dependency = named if isinstance(named, str) else None
+    return Failure(stage, name, str(code)[:100], message or name, status, place, dependency)
+
+
+def traced(error: BaseException) -> str | None:
+    """The whole traceback with its causes, of another process as its note tells; the end of one that is too long."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # of an exception whose own text cannot be had
+        return None
+    return text if len(text) <= TRACEBACK_MAX else f"…{text[1 - TRACEBACK_MAX :]}"
 
 
 def _status(error: BaseException, foreign: bool) -> int | None:
@@ -291,14 +329,41 @@ def hold_delay_ms(holds: int) -> int:
 
 
 def telling(error: BaseException) -> BaseException:
-    """Of a group of errors the one that decides: Permanent, then DependencyDown, then RetryLater, then any."""
+    """The error that decides: of a group Permanent, then DependencyDown, then RetryLater, then the one that asks for
+    the longest wait, and never before any of them may be tried again; for an error of a call that failed for good the
+    Permanent that it means."""
+    if (ending := refused(error)) is not None:
+        return ending
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = [telling(e) for e in error.exceptions]
-    for kind in (Permanent, DependencyDown, RetryLater):
+    for kind in (Permanent, DependencyDown):
         if chosen := [e for e in inner if isinstance(e, kind)]:
-            return max(chosen, key=lambda e: getattr(e, "delay_s", 0))
-    return inner[0]
+            return chosen[0]
+    longest = max(inner, key=_asked_s)
+    later = [e for e in inner if isinstance(e, RetryLater)]
+    if not later or longest in later:
+        own = [
+            e for e in inner if not isinstance(e, Flickering)
+        ]  # an accident does not excuse another failure
+        return longest if _asked_s(longest) > 0 or not own else own[0]
+    first = copy.copy(max(later, key=_asked_s))
+    first.delay_s = _asked_s(longest)
+    return first
+
+
+def _asked_s(error: BaseException) -> float:
+    """Seconds before which an error asks not to be tried again; 0 where nobody asked."""
+    match error:
+        case Flickering(asked_s=asked_s):
+            return asked_s
+        case RetryLater(delay_s=delay_s):
+            return delay_s
+        case Rescheduled():
+            return 0.0
+        case Transient(retry_after_s=after_s):
+            return after_s or 0.0
+    return 0.0
 
 
 def _clamped_ms(seconds: float, default_ms: int) -> int:
@@ -311,12 +376,14 @@ def _clamped_ms(seconds: float, default_ms: int) -> int:
 def _raised(
     job: Job,
     stage: str,
-    error: BaseException,
+    raised: BaseException,
     lane_down: bool,
     policy: Policy,
     rand: Callable[[], float],
+    progressed: bool = False,
 ) -> Outcome:
-    failure = describe(stage, error)
+    error = telling(raised)
+    failure = replace(describe(stage, error), traceback=traced(raised))
     match error:
         case Permanent() | Unstorable():
             return Dead(failure, f"permanent: {failure.code}", crashes=job.crashes)
@@ -332,13 +399,15 @@ def _raised(
         case RateLimited(ours=True, delay_s=delay_s):
             delay_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
             why = "waits for its turn: requests are limited"
-            return _given_back(job, Later(delay_ms, why, failure, job.suspect, counted=False))
+            return Later(delay_ms, why, failure, job.suspect, counted=False, bounded=False)
         case RetryLater(delay_s=delay_s):
             asked_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
             # the longer it goes on the rarer we ask, so that the bound on postpones is hours away
-            grown_ms = min(asked_ms * 2 ** (job.postpones // 10), LATER_MS_GROWN_MAX)
+            before = 0 if progressed else job.postpones
+            grown_ms = min(asked_ms * 2 ** (before // 10), LATER_MS_GROWN_MAX)
             why = f"asked to wait: {failure.code}"
-            return _given_back(job, Later(max(asked_ms, grown_ms), why, failure, job.suspect))
+            later = Later(max(asked_ms, grown_ms), why, failure, job.suspect, afresh=progressed)
+            return _given_back(replace(job, postpones=before), later)
         case Transient(retry_after_s=after) if after is not None:
             not_before_ms = _clamped_ms(after, RESCHEDULE_MS)
             if not_before_ms > policy.age_max_ms:
@@ -351,6 +420,23 @@ def _raised(
             return decided
         case _:
             return _charged(job, failure, policy, None, rand)
+
+
+def _flickering(job: Job, stage: str, error: Flickering, progressed: bool) -> Later | None:
+    """Tried again in seconds and for nothing, as long as chance explains that its calls failed since it last saved
+    something, or nobody else was answered either; None: they always fail, and that is its own fault. An input that no
+    service can bear ends that way."""
+    before = 0 if progressed else job.flickers
+    many = before >= FLICKERS_MAX or math.pow(error.chance, before + 1) < ACCIDENT
+    if many and error.chance < 1:
+        return None
+    grown_ms = _clamped_ms(error.soon_s * 1.2 ** min(before, FLICKERS_MAX), RESCHEDULE_MS)
+    asked_ms = _clamped_ms(error.asked_s, RESCHEDULE_MS)
+    delay_ms = max(LATER_MS_MIN, min(grown_ms, FLICKER_MS_MAX), asked_ms)
+    why, failure = "the service fails now and then", describe(stage, error)
+    return Later(
+        delay_ms, why, failure, job.suspect, counted=False, bounded=False, flickered=True, afresh=progressed
+    )
 
 
 def _dependency_doubtful(job: Job, failure: Failure, rand: Callable[[], float]) -> Outcome:
@@ -381,10 +467,11 @@ def _charged(
 
 
 def _crashed(job: Job, failure: Failure, reason: str, policy: Policy, rand: Callable[[], float]) -> Outcome:
-    """A crash while alone is proof: it is charged, and the second one in a generation quarantines."""
+    """A crash or a timeout while alone is proof: it is charged, and the second one in a generation quarantines."""
     crashes = job.crashes + (reason not in POLITE_SIGNALS)
     if crashes >= CRASHES_MAX:
-        return Dead(failure, f"quarantined after {crashes} crashes while alone", crashes=crashes)
+        what = "crashes" if failure.error_type == "Crashed" else "crashes or timeouts"
+        return Dead(failure, f"quarantined after {crashes} {what} while alone", crashes=crashes)
     return _charged(job, failure, policy, None, rand, crashes)
 
 

@@ -2,21 +2,30 @@
 
 Probes come after 4 s, then a fifth longer each time up to a minute: a short outage is noticed to be over soon after its
 end, and an hour of it costs fewer than a hundred. The ramp begins with one document a second, or a tenth of what is
-usual, and grows by half each second up to a little more than usual. Whatever was usual before need not be so for ever
-(it may have been a quiet night): after five minutes without a failure that bound is lifted little by little. Where
-nobody knows what is usual the ramp doubles each second.
+usual, and grows by half each second while the service answers, up to a little more than usual; while more come in than
+go out it grows beyond. It is halved while the service fails more than it does usually, and ends where nothing is
+answered. Whatever was usual before need not be so now (it may have been a quiet night): after half a minute that bound
+is lifted little by little. Where nobody knows what is usual the ramp doubles each second.
 """
 
 from __future__ import annotations
 
 import math
 
+from perdure.core.frozen import frozen
+
 PROBE_MS, PROBE_GROWTH, PROBE_MS_MAX = 4_000, 1.2, 60_000
 START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
-LIFTED_S, LIFT_S = 300.0, 60.0  # when the bound begins to be lifted, and how long it takes to double
+LIFTED_S, LIFT_S = 30.0, 20.0  # when the bound begins to be lifted, and how long it takes to double
+BEHIND = 1.05  # per second, beyond that while more come in than go out
+AGAIN_S = 5.0  # a service that answered for so long and is lost again is probed soon
+BACK = 0.5  # per second, while it does not answer well
+WELL_SHARE = 0.5  # of what it answers usually
+LOST, LOST_CHANCE = 3, 0.01  # failures, and no success, end a ramp; more of them where they are usual
 EXPONENT_MAX = 40.0
+PER_S_MAX = 1e6
 
 
 def probe_after_ms(probes: int) -> int:
@@ -24,15 +33,44 @@ def probe_after_ms(probes: int) -> int:
     return round(min(PROBE_MS * PROBE_GROWTH ** min(probes, 100), PROBE_MS_MAX))
 
 
-def ramp_per_s(elapsed_s: float, nominal_per_s: float | None) -> float:
-    """How many documents a second may be lent so long after the ramp began, where `nominal_per_s` are usual."""
-    elapsed_s = min(max(0.0, elapsed_s), 10_000.0)
-    if nominal_per_s is None:
-        return START_PER_S * math.pow(GROWTH_UNKNOWN, min(elapsed_s, EXPONENT_MAX))
-    start = max(START_PER_S, START_SHARE * nominal_per_s)
-    grown = start * math.pow(GROWTH, min(elapsed_s, EXPONENT_MAX))
-    lifted = math.pow(2, min(max(0.0, elapsed_s - LIFTED_S) / LIFT_S, EXPONENT_MAX))
-    return min(grown, max(start, OVER * nominal_per_s) * lifted)
+def ramp_start(nominal_per_s: float | None) -> float:
+    """How many documents a second may be lent at first, where so many are usual."""
+    return START_PER_S if nominal_per_s is None else max(START_PER_S, START_SHARE * nominal_per_s)
+
+
+@frozen
+class Ramp:
+    """How a ramp stands: what may be lent each second, and what came of what was lent."""
+
+    per_s: float
+    elapsed_s: float  # since it began
+    good: int = 0  # requests since the last step
+    bad: int = 0
+    arriving_per_s: float = 0.0  # documents that came to wait since the last step
+
+    def lost(self, share: float = 1.0) -> bool:
+        """Whether the service is away again, if it answers this share usually."""
+        usual = math.log(LOST_CHANCE) / math.log(1 - 0.7 * share) if share < 1 else LOST
+        return not self.good and self.bad >= max(LOST, usual)
+
+    def probes(self, probes: int) -> int:
+        """After so many, what counts when it is lost: few, if it answered for a while."""
+        return 0 if self.elapsed_s >= AGAIN_S else probes + 1
+
+    def step(self, gone_s: float, nominal_per_s: float | None, share: float = 1.0) -> float:
+        """What may be lent each second from now on, so long after the last step; `share`: what it answers usually."""
+        gone_s = min(max(0.0, gone_s), 2.0)
+        if self.good < WELL_SHARE * share * (self.good + self.bad):
+            return max(START_PER_S, self.per_s * math.pow(BACK, gone_s))
+        growth = GROWTH_UNKNOWN if nominal_per_s is None else GROWTH
+        grown = min(self.per_s * math.pow(growth, gone_s), PER_S_MAX)
+        if nominal_per_s is None:
+            return grown
+        late_s = self.elapsed_s - LIFTED_S if self.good else 0.0
+        lifted = math.pow(2, min(max(0.0, late_s) / LIFT_S, EXPONENT_MAX))
+        behind = self.good and self.arriving_per_s > self.per_s
+        beyond = self.per_s * math.pow(BEHIND, gone_s) if behind else self.per_s
+        return min(grown, max(beyond, START_PER_S, OVER * nominal_per_s * lifted))
 
 
 def turns(per_s: float, since_ms: int, now_ms: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ class Work:
     is back. Whoever finds out says so in `probed`; where nobody does, the engine goes by how the stage ended.
     """
 
-    job_id: int
+    job_id: str  # its key, `doc-{id}`
     document_id: str
     org: str
     pipeline: str
@@ -38,7 +38,10 @@ class Messenger(Protocol):
     """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
 
     def pack(self) -> object:
-        """In the worker: what a cell should know, picklable."""
+        """In the worker: what a cell should know, as plain values."""
+
+    def over(self) -> None:
+        """In the worker: a cell for which something was packed has ended."""
 
     def unpack(self, packed: Any) -> None:
         """In the cell: what the worker knew."""
@@ -47,14 +50,17 @@ class Messenger(Protocol):
         """In the worker: whether it knows that this service is away."""
 
     def report(self) -> object:
-        """In the cell: what there is to tell, picklable; None for nothing."""
+        """In the cell: what there is to tell, as plain values; None for nothing."""
 
-    def learn(self, report: Any) -> None:
-        """In the worker: what a cell told."""
+    def learn(self, report: Any, work: Work) -> None:
+        """In the worker: what a cell told of this work. Raises: ValueError, TypeError for what no cell can tell."""
 
 
 #: By name; whoever has something to carry puts a messenger here when it is imported.
 MESSENGERS: dict[str, Messenger] = {}
+
+#: In a cell: what the worker packed, for a messenger whose module the stage imports late.
+PACKED: dict[str, Any] = {}
 
 #: None outside of stage code.
 WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)

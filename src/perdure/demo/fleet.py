@@ -17,7 +17,9 @@ CONCURRENCY = 3
 #: The queue of this demo, for `library`.
 RUN_VARIABLE = "PERDURE_DEMO_RUN"
 #: Of its workers: its server is on this machine, no service is asked for vectors, and nobody waits for them to stop.
+#: Without a sandbox, because its readers write down each page that they open (`turnstile`).
 SETTINGS = {
+    "PERDURE_SANDBOX": "off",
     "PERDURE_ALLOW_LOOPBACK": "true", "PERDURE_EMBEDDER": "auto", "PERDURE_LOG_LEVEL": "INFO", "PERDURE_GRACE_S": "1",
 }  # fmt: skip
 STOP_S = 8.0

@@ -6,6 +6,7 @@ local stage, so it counts once, and only while the job is still the service's.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -20,7 +21,7 @@ from perdure.core.model import ORG_DEFAULT, Job, job_key
 from perdure.core.outcome import Done, Later, Outcome, Raised, outcome
 from perdure.engine import fallback
 from perdure.engine.document import Document
-from perdure.engine.intake import keep
+from perdure.engine.intake import Content, keep
 from perdure.engine.notice import death_notice
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.recovery import publish_end
@@ -86,7 +87,7 @@ class Answers:
 
     async def finish(self, about: Answered, output: Any) -> str:
         """The service has done it: `saved`, `repeated` (it was saved before), `failed: why` where the output is not
-        what the stage is to give, or `refused: why`."""
+        what the stage is to give, or `refused: why`. A door may have encoded the output already (Content)."""
         job = await self._job(about)
         given = None if job is None else Handover.of(job)
         if job is None or given is None:
@@ -150,14 +151,10 @@ class Answers:
         self, job: Job, given: Handover, pipeline: Pipeline, stage: AnyStage, output: Any
     ) -> Save:
         """What a local stage would have saved: Permanent, Transient or Unstorable if the output cannot be taken."""
-        try:
-            value = stage.codec.decode(json.dumps(output).encode())
-            raw, value = stage.codec.saved(value)
-            for reader in pipeline.stages:
-                if stage.name in reader.sources:  # or the service would be asked for it again and again
-                    reader.load(stage.name, raw)
-        except (InputInvalid, ValueError, TypeError) as error:
-            raise Permanent("output_invalid", str(error)) from error
+        if isinstance(output, Content) and output.is_file:
+            raw, value = await asyncio.to_thread(_converted, pipeline, stage, output)
+        else:
+            raw, value = _converted(pipeline, stage, output)
         if stage.contracts:
             await self._verify(job, stage, value)
         inline, blob = await keep(raw, self.blobs)
@@ -199,7 +196,7 @@ class Answers:
         self.store.wake_soon()
         duration_ms = await self.store.now_ms() - job.claimed_ms
         if save is not None:
-            where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+            where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
             self.events.publish(StageSaved(*where, duration_ms))
         publish_end(self.events, job, ending, job.stage, duration_ms, given.collection if given else "")
         return True
@@ -215,6 +212,19 @@ class Answers:
         if job is not None and job.token != about.token:
             late = Later(0, "too late", word="late")
             await self.store.settle(Settle(replace(job, token=about.token), late, job.stage, job.lane))
-            where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+            where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
             self.events.publish(WriteFenced(*where))
         return PASSED_ON
+
+
+def _converted(pipeline: Pipeline, stage: AnyStage, output: Any) -> tuple[bytes, Any]:
+    """The output as it is saved, and as later stages read it. Raises: Permanent if it is not what they expect."""
+    try:
+        encoded = output.read() if isinstance(output, Content) else json.dumps(output).encode()
+        raw, value = stage.codec.saved(stage.codec.decode(encoded))
+        for reader in pipeline.stages:
+            if stage.name in reader.sources:  # or the service would be asked for it again and again
+                reader.load(stage.name, raw)
+    except (InputInvalid, ValueError, TypeError) as error:
+        raise Permanent("output_invalid", str(error)) from error
+    return raw, value

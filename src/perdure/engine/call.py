@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from perdure.engine import verdict
+from perdure.engine import rooms, verdict
+from perdure.engine.cell import DOCUMENT, TEMPORARY
 from perdure.engine.crossing import (
     ANSWER,
     ASK,
@@ -21,18 +25,31 @@ from perdure.engine.crossing import (
     HEAD,
     OUT_OF_MEMORY,
     RAISED,
+    READY,
+    RemoteError,
     decode_error,
     encode_error,
 )
 from perdure.engine.nursery import birth, memory, threads, tree, unshared_memory
 from perdure.engine.oom import OomKills
 from perdure.engine.verdict import CellCrashed, CellDoubtful, End, Limits, NurseryLost
-from perdure.errors import PerdureError
+from perdure.engine.wire import Malformed, TooLarge
+from perdure.errors import LeaseLost, PerdureError, Permanent
 
 SMALL = 16_384  # most messages
+COPIED_HERE = 1 << 20  # bytes of a file; a larger one is copied in a thread
 REST_SHARE = 4  # a cell that holds more than this part of its memory is not used again
+LONG_S = 1.0  # after which a cell stands behind others
+BEHIND = 5  # levels of niceness
 
+TOO_LARGE = (
+    "the stage gave more than can leave a process of its own; save it in parts with ctx.items, spawn children, or run "
+    "the stage with isolate=False"
+)
+
+#: What a cell asks goes here, and what it answers there. Raises: Malformed, which ends the cell as a crash does.
 OnMessage = Callable[[bytes], Awaitable[bytes]]
+Accept = Callable[[bytes], Awaitable[Any]]
 OnStart = Callable[[int], None]
 
 
@@ -50,19 +67,22 @@ oom_kills = OomKills()
 
 
 class Inbox:
-    """Whole messages from a socket; a small one with a single read."""
+    """Whole messages from a socket, each of `most` bytes at most; a small one with a single read."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, most: int = BODY_MAX) -> None:
         self._sock = sock
+        self._most = most
         self._read = b""
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next one; EOFError when the other side is gone or talks nonsense."""
+        """The next one. Raises: EOFError when the other side is gone, Malformed when it talks nonsense."""
         while len(self._read) < HEAD.size:
             self._read += await self._more(SMALL)
         kind, size = HEAD.unpack_from(self._read)
-        if kind > OUT_OF_MEMORY or size > BODY_MAX:
-            raise EOFError("not a message")
+        if kind > OUT_OF_MEMORY:
+            raise Malformed(f"a message of kind {kind}")
+        if size > self._most:
+            raise TooLarge(f"a message of {size:,} bytes, at most {self._most:,} are read")
         end = HEAD.size + size
         body, self._read = self._read[HEAD.size : end], self._read[end:]
         if len(body) == size:
@@ -86,9 +106,11 @@ class Call:
     A cell that answered well may serve another call: `rest` it, and call `talk` again.
     """
 
-    def __init__(self, limits: Limits, sock: socket.socket, whose: str = "") -> None:
+    def __init__(self, limits: Limits, sock: socket.socket, whose: str = "", den: Path | None = None) -> None:
         self.limits, self.sock, self.whose = limits, sock, whose
-        self.inbox = Inbox(sock)
+        self.den = den  # the only directory that a cell in a sandbox has for itself
+        # it cannot have made a message of more than its memory
+        self.inbox = Inbox(sock, min(BODY_MAX, max(limits.memory_bytes or BODY_MAX, CHUNK)))
         self.pid = 0
         self.ended: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
         self.asked = self.heard = time.monotonic()
@@ -97,8 +119,13 @@ class Call:
         self.cause: PerdureError | None = None
         self.seen: dict[int, str] = {}
         self.weighing: asyncio.Task[None] | None = None
+        self.furnished = False  # all that it needs is there: it has to be ready soon
+        self.behind = False  # it took long, and lets others go first
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
+        self.accepted: Any = None  # what its answer was accepted as
+        self.raised: Exception | None = None  # by us, to what it asked
+        self.error: PerdureError | None = None  # that the call raised
 
     def rest(self, strays: Collection[int]) -> bool:
         """Whether the cell is as it was before its call, so that it can serve another one; `strays` may be its."""
@@ -108,19 +135,44 @@ class Call:
         )
         if self.doomed or self.ended.done() or self.limits.cpu_s is not None or not (clean and small):
             return False
+        if self.behind:  # no process can take its niceness back
+            return False
         self._weigh_no_more()
         self.served += 1
         self.rested = time.monotonic()
-        self.began, self.cause, self.seen = None, None, {}
+        self.began, self.cause, self.seen, self.furnished = None, None, {}, False
+        self.raised = self.error = None
         return True
 
+    async def furnish(self, file: Path | None) -> None:
+        """Make the den of a cell in a sandbox ready for a call: empty but for a copy of its file. Raises: OSError."""
+        if self.den is not None:
+            large = file is not None and file.stat().st_size > COPIED_HERE
+            if large or self.served:
+                await asyncio.to_thread(_furnish, self.den, file)
+            else:
+                _furnish(self.den, file)
+
+    async def leave(self) -> None:
+        """Remove its den, once."""
+        den, self.den = self.den, None
+        if den is not None:
+            await rooms.remove_soon(den)
+
     async def talk(
-        self, target: str, payload: bytes, on_message: OnMessage, started: OnStart | None
+        self,
+        target: str,
+        payload: bytes,
+        on_message: OnMessage,
+        started: OnStart | None,
+        accept: Accept | None = None,
     ) -> tuple[int, bytes] | None:
-        """Hand over the call and answer its messages; its last one, or None when it fell silent for good."""
+        """Hand over the call and answer its messages; its last one, or None when it fell silent for good or said what
+        no cell can say, which ends it."""
+        self.furnished, self.asked = True, time.monotonic()
         try:
             if not self.served:
-                self.pid = int((await self.inbox.receive())[1])
+                await self._greet()
             if started is not None:
                 started(self.pid)
             self.began = self.heard = time.monotonic()
@@ -129,13 +181,51 @@ class Call:
             while True:
                 kind, body = await self.inbox.receive()
                 if kind != ASK:
+                    await self._last(kind, body, accept)
                     return kind, body
                 self.answering = True
-                kind, body = await _answer(on_message, body)
+                kind, body = await self._answer(on_message, body)
                 self.answering, self.heard = False, time.monotonic()
                 await send(self.sock, kind, body)
+                await asyncio.sleep(0)  # one that asks without end must not keep the loop from others
+        except TooLarge as error:
+            self.kill(Permanent("result_too_large", f"{TOO_LARGE} ({error})"))
+            return None
+        except Malformed as error:
+            self.kill(CellCrashed("malformed", f"the process of this call sent a forged message: {error}"))
+            return None
         except (EOFError, ConnectionError):
             return None
+
+    async def _greet(self) -> None:
+        """Before it has seen any user data: its pid, and where it may put files."""
+        kind, body = await self.inbox.receive()
+        if kind != READY or not body.isdigit() or len(body) > 10:
+            raise Malformed("it did not begin with its pid")
+        self.pid = int(body)
+        await send(self.sock, CALL, os.fsencode(self.den or ""))
+
+    async def _answer(self, on_message: OnMessage, body: bytes) -> tuple[int, bytes]:
+        try:
+            return ANSWER, await on_message(body)
+        except Malformed:
+            raise
+        except Exception as error:
+            self.raised = error
+            return RAISED, encode_error(error)
+
+    async def _last(self, kind: int, body: bytes, accept: Accept | None) -> None:
+        """Look at what the call ended with before anything else is done with it. Raises: Malformed."""
+        if kind == DONE:
+            self.accepted = body if accept is None else await accept(body)
+        elif kind == RAISED:
+            error = decode_error(body)
+            if isinstance(error, LeaseLost):  # which only we can know
+                own = self.raised
+                error = own if isinstance(own, LeaseLost) else RemoteError("LeaseLost", str(error))
+            self.error = error
+        elif kind != OUT_OF_MEMORY:
+            raise Malformed(f"a message of kind {kind}")
 
     def check(self, now: float, strays: Collection[int]) -> None:
         """Kill the cell if it is over a limit; `strays` are processes of it that lost their parent."""
@@ -152,6 +242,12 @@ class Call:
                 self._weigh_soon(pids)
         if cause is not None:
             self.kill(cause)
+        elif now - self.began > LONG_S and not self.behind:
+            self.behind = True
+            with suppress(
+                OSError
+            ):  # for all that it started: cells of others are to have the processor first
+                os.setpriority(os.PRIO_PGRP, self.pid, os.getpriority(os.PRIO_PROCESS, self.pid) + BEHIND)
 
     def _weigh_soon(self, pids: Collection[int]) -> None:
         """Forked processes share memory with their parent, which was counted for each: look closely, in a thread."""
@@ -198,13 +294,14 @@ class Call:
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
-    def judge(self, last: tuple[int, bytes] | None) -> bytes:
+    def judge(self, last: tuple[int, bytes] | None) -> Any:
         """What the call returned, or raise why it did not. An answer that came whole counts, whatever came after."""
         match last:
-            case (kind, body) if kind == DONE:
-                return body
-            case (kind, body) if kind == RAISED:
-                raise decode_error(body)
+            case (kind, _) if kind == DONE:
+                accepted, self.accepted = self.accepted, None
+                return accepted
+            case (kind, _) if kind == RAISED and self.error is not None:
+                raise self.error
             case (kind, _) if kind == OUT_OF_MEMORY:
                 message = "MemoryError: the call ran into the limit of its address space"
                 raise self._doubted(verdict.memory_exceeded(message))
@@ -222,8 +319,9 @@ class Call:
         return cause
 
 
-async def _answer(on_message: OnMessage, body: bytes) -> tuple[int, bytes]:
-    try:
-        return ANSWER, await on_message(body)
-    except Exception as error:
-        return RAISED, encode_error(error)
+def _furnish(den: Path, file: Path | None) -> None:
+    rooms.empty(den)
+    (den / TEMPORARY).mkdir(0o700)
+    if file is not None:
+        with file.open("rb") as source, (den / DOCUMENT).open("xb") as copy:  # x: never through a link
+            shutil.copyfileobj(source, copy, CHUNK)

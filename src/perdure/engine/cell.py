@@ -30,6 +30,14 @@ from perdure.engine.crossing import (
 )
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+
+#: Of a cell that is to be in a sandbox: the directory that the worker keeps for it, "" for any other.
+den = ""
+DOCUMENT, TEMPORARY = (
+    "document",
+    "tmp",
+)  # in a den: the file that it is to read, and a place for temporary ones
 
 
 def prctl(option: int, value: int) -> None:
@@ -44,6 +52,7 @@ def settle(nursery: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != nursery:
         os._exit(1)
+    prctl(PR_SET_DUMPABLE, 1)  # the worker looks at its memory
     signal.set_wakeup_fd(-1)
     python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
     for number in signal.valid_signals() - python_ignores:
@@ -109,6 +118,7 @@ def preload(names: Sequence[str]) -> None:
 
 def live(fd: int) -> NoReturn:
     """Take a call from `fd`, run it, answer, and wait for another one or to be killed. Never returns."""
+    global den  # noqa: PLW0603
     cell = os.getpid()
     turn = threading.Lock()
 
@@ -127,6 +137,7 @@ def live(fd: int) -> NoReturn:
 
     try:
         send(fd, READY, str(cell).encode())
+        den = os.fsdecode(receive(fd)[1])
         while os.getpid() == cell:  # else user code forked and its child came back to here
             try:
                 kind, body = _run(fd, ask)

@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine.cell import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from perdure.engine.nursery import PR_SET_CHILD_SUBREAPER, children
 from perdure.engine.slate import Slate
 
@@ -153,6 +153,18 @@ def _has_ended(pid: int) -> bool:
 def _read(pid: int, what: str) -> bytes:
     with open(f"/proc/{pid}/{what}", "rb") as file:
         return file.read()
+
+
+def hide_memory(store: str) -> None:
+    """Let no process of the same user, such as a cell, read memory and environment of this one: the address of a
+    server with its password is there.
+
+    Workers on one SQLite file look at each other to end one that froze with the lock; nothing is hidden there.
+    Processes that stage code forks are seen again, so that the supervisor finds those that were left behind.
+    """
+    if not store.startswith("sqlite"):
+        prctl(PR_SET_DUMPABLE, 0)
+        os.register_at_fork(after_in_child=lambda: prctl(PR_SET_DUMPABLE, 1))
 
 
 def adopt_orphans() -> None:

@@ -77,12 +77,14 @@ class Context:
         generation: int = 1,
         input_hash: str = "",
         is_async: bool = False,
+        serves: Iterable[str] = (),
     ) -> None:
         self.document = document
         self.stage = stage
         self.version = version
         self.attempt = attempt
         self.generation = generation
+        self._serves = frozenset(serves)
         self._port = port
         self._input_hash = input_hash
         self._is_async = is_async
@@ -100,6 +102,10 @@ class Context:
             "attempt": self.attempt,
         }
         return logging.LoggerAdapter(logging.getLogger("perdure.stage"), facts)
+
+    def serves(self, pipeline: str) -> bool:
+        """Whether the app at work has a pipeline of this name."""
+        return pipeline in self._serves
 
     @property
     def restored(self) -> bool:
@@ -185,7 +191,7 @@ class Context:
         `key` names an item the same way in every attempt; by default its `index`, or its position.
         """
         if self._is_async:
-            raise self._misused("is async: use `async for item, result in ctx.aitems(...)`")
+            raise self._misused("is async: use `async for result in ctx.aitems(...)`")
         if inspect.iscoroutinefunction(run):
             raise self._misused("gave items() an async run: make the stage async and use ctx.aitems")
         return self._items.loop(items, key, run)
@@ -197,7 +203,7 @@ class Context:
         *,
         key: Callable[[T], str | int] | None = None,
         concurrency: int = 1,
-    ) -> AsyncIterator[tuple[T, T]]: ...
+    ) -> AsyncIterator[T]: ...
     @overload
     def aitems(
         self,
@@ -206,7 +212,7 @@ class Context:
         key: Callable[[T], str | int] | None = None,
         run: Callable[[T], Awaitable[R]],
         concurrency: int = 1,
-    ) -> AsyncIterator[tuple[T, R]]: ...
+    ) -> AsyncIterator[R]: ...
     @overload
     def aitems(
         self,
@@ -215,7 +221,7 @@ class Context:
         key: Callable[[T], str | int] | None = None,
         run: Callable[[T], R],
         concurrency: int = 1,
-    ) -> AsyncIterator[tuple[T, R]]: ...
+    ) -> AsyncIterator[R]: ...
     def aitems(
         self,
         items: Iterable[Any] | AsyncIterable[Any],
@@ -223,8 +229,8 @@ class Context:
         key: Callable[[Any], str | int] | None = None,
         run: Callable[[Any], Any] | None = None,
         concurrency: int = 1,
-    ) -> AsyncIterator[tuple[Any, Any]]:
-        """Like `items`, for async stages: pairs of item and result, in order. `concurrency` runs go on at a time;
+    ) -> AsyncIterator[Any]:
+        """Like `items`, for async stages: the results in the order of the items. `concurrency` runs go on at a time;
         after a crash up to that many are repeated."""
         if not self._is_async:
             raise self._misused("is not async: use `for result in ctx.items(...)`")

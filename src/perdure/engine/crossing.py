@@ -6,38 +6,39 @@ which user code that replaces sockets or sets their default timeout does not rea
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import struct
-import sys
 import traceback
 from contextlib import suppress
+from types import NoneType
 from typing import Any
 
-from perdure.errors import PerdureError
+from perdure import errors
+from perdure.core.outcome import describe, telling
+from perdure.engine import wire
+from perdure.engine.wire import Malformed
+from perdure.errors import PerdureError, redacted
 
 #: Every message: its kind and the length of the body that follows.
 HEAD = struct.Struct("!BQ")
 READY, CALL, ASK, ANSWER, DONE, RAISED, OUT_OF_MEMORY = range(7)
-BODY_MAX = 2 << 30
+BODY_MAX = 512 << 20
 CHUNK = 1 << 18
 
 #: The name under which a preloaded script is known, so that its `if __name__ == "__main__"` part does not run.
 SCRIPT = "__perdure_main__"
 
 TEXT_MAX = 16_000
-PLAIN = {set, frozenset, bytearray, complex}
-PLAIN_MODULES = {"datetime", "decimal", "pathlib", "uuid"}
+NAME_MAX = 200
 
 
 class RemoteError(PerdureError):
-    """Code in another process raised something that cannot be rebuilt here; `type_name` says what it was."""
+    """An exception of another process that is not one of Perdure's; `type_name` is the name of its class."""
 
     code = "unexpected"
 
     def __init__(self, type_name: str, message: str, trace: str = "", status_code: int | None = None) -> None:
-        super().__init__(f"{type_name}: {message}" if message else type_name)
+        super().__init__(message or type_name)
         self.type_name = type_name
         self.trace = trace
         self.status_code = status_code
@@ -77,101 +78,104 @@ def _exactly(fd: int, size: int) -> bytes:
 
 # --- errors ----------------------------------------------------------------------------------
 
+_NUMBER, _MAYBE = (float,), (float, NoneType)
+#: The errors that cross as what they are, under the names of their classes. No message can add one.
+_KINDS: dict[str, type[PerdureError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, PerdureError)
+}
+#: What they carry besides message and code.
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "Transient": {"retry_after_s": _MAYBE},
+    "Rescheduled": {"retry_after_s": _MAYBE},
+    "Flickering": {"retry_after_s": _MAYBE, "soon_s": _NUMBER, "asked_s": _NUMBER, "chance": _NUMBER},
+    "RetryLater": {"delay_s": _NUMBER},
+    "CallRefused": {"dependency": (str,)},
+    "RateLimited": {"delay_s": _NUMBER, "ours": (bool,)},
+    "DependencyDown": {"name": (str,), "confirmed": (bool,), "heard": (bool,), "unnamed": (bool,)},
+}
+
+
+def crosses(kind: type[PerdureError], **fields: type) -> None:
+    """Let an error of the engine itself cross as what it is; called when its module is imported."""
+    _KINDS[kind.__name__] = kind
+    _FIELDS[kind.__name__] = {name: (type_,) for name, type_ in fields.items()}
+
 
 def encode_error(error: BaseException) -> bytes:
-    """The error as bytes; never fails. Perdure's own errors keep their class, message and every field that pickles."""
-    parts: dict[str, Any] = {"type": type(error).__qualname__, "message": _message(error), "kin": []}
-    parts |= {"trace": "", "status": None, "whole": None, "args": [], "state": {}}
+    """The error as bytes; never fails. One of a class that does not cross is the nearest of its bases that does."""
+    named, fields, trace = "", {}, ""
     with suppress(Exception):
-        parts["trace"] = "".join(traceback.format_exception(error))[-TEXT_MAX:]
+        trace = "".join(traceback.format_exception(error))[-TEXT_MAX:]
     with suppress(Exception):
-        status = getattr(error, "status_code", None) or getattr(error, "response", None)
-        status = getattr(status, "status_code", status)
-        parts["status"] = status if isinstance(status, int) else None
-    if isinstance(error, PerdureError):
-        kin = [c for c in type(error).__mro__ if issubclass(c, PerdureError)]
-        parts["kin"] = [(c.__module__, c.__qualname__) for c in kin]
-        parts["args"] = [_dump(value) for value in error.args]
-        parts["state"] = {name: _dump(value) for name, value in vars(error).items()}
-    elif isinstance(error, Exception):
-        parts["whole"] = _dump(error)
-    return pickle.dumps(parts)
+        error = telling(error)
+    for kind in type(error).__mro__:
+        if _KINDS.get(kind.__name__) is kind:
+            with suppress(Exception):  # one whose fields cannot be had is one of its base
+                wanted = _FIELDS.get(kind.__name__, {})
+                fields = {name: _plain(getattr(error, name), types) for name, types in wanted.items()}
+                named = kind.__name__
+                break
+    about = describe("", error)
+    return wire.encode(
+        [named, about.error_type[:NAME_MAX], about.message, about.code, about.status_code, trace, fields]
+    )
 
 
-def decode_error(body: bytes) -> Exception:
-    """The error that `encode_error` was given, or the nearest of Perdure's classes, or a RemoteError.
+def decode_error(body: bytes) -> PerdureError:
+    """The error that `encode_error` was given, as one of the classes that cross, or else a RemoteError.
 
-    Nothing is imported for it and only exceptions and plain values are built. What is not an `Exception`, such as
-    SystemExit or a cancellation of the other side, is always a RemoteError: here it would mean something else.
+    Raises: Malformed. The name in the message chooses among classes that are known here, and from no others.
     """
-    try:
-        parts = _load(body)
-        error = _relative(parts) or _rebuilt(parts)
-        if error is None:
-            error = RemoteError(parts["type"], parts["message"], parts["trace"], parts["status"])
-        error.add_note(f"In the other process:\n{parts['trace']}")
-        return error
-    except Exception as broken:
-        return RemoteError("unknown", f"an error that could not be read: {broken}")
-
-
-def _relative(parts: dict[str, Any]) -> PerdureError | None:
-    for module, name in parts["kin"]:
-        kind = _known(module, name)
-        if not (isinstance(kind, type) and issubclass(kind, PerdureError)):
-            continue
-        # Not through __init__: its parameters differ from class to class and are not what `args` holds.
+    named, type_name, message, code, status, trace, fields = _parts(wire.decode(body))
+    kind = _KINDS.get(named)
+    if not named or kind is None:
+        error: PerdureError = RemoteError(type_name, redacted(message), trace, status)
+    else:
+        # Not through __init__: its parameters differ from class to class.
         error = kind.__new__(kind)
-        error.args = (parts["message"],)
-        with suppress(Exception):
-            error.args = tuple(_load(value) for value in parts["args"])
-        for key, value in parts["state"].items():
-            with suppress(Exception):
-                error.__dict__[key] = _load(value)
-        return error
-    return None
+        error.args = (redacted(message),)
+        error.code = code
+        wanted = _FIELDS.get(named, {})
+        if fields.keys() != wanted.keys():
+            raise Malformed(f"an error of the kind {named} with other fields")
+        about: dict[str, Any] = {name: _fitting(fields[name], types) for name, types in wanted.items()}
+        if type_name != named:
+            about["type_name"] = type_name
+        if status is not None:
+            about["status_code"] = status
+        vars(error).update(about)
+    error.add_note(f"In the other process:\n{trace}")
+    return error
 
 
-def _rebuilt(parts: dict[str, Any]) -> Exception | None:
-    misread = (StopIteration, StopAsyncIteration)  # a coroutine that raises these means something else
-    with suppress(Exception):
-        error = _load(parts["whole"])
-        same = type(error).__qualname__ == parts["type"] and _message(error) == parts["message"]
-        return error if same and isinstance(error, Exception) and not isinstance(error, misread) else None
-    return None
+def _parts(found: Any) -> tuple[str, str, str, str, int | None, str, dict[str, Any]]:
+    if not isinstance(found, list) or len(found) != 7:
+        raise Malformed("not an error")
+    *texts, status, trace, fields = found
+    for text in (*texts, trace):
+        if type(text) is not str or len(text) > TEXT_MAX:
+            raise Malformed("an error with a part that is not text, or too long")
+    if status is not None and (type(status) is not int or not 100 <= status <= 599):
+        raise Malformed("an error with a status that is not one")
+    if type(fields) is not dict:
+        raise Malformed("an error without fields")
+    named, type_name, message, code = texts
+    return named, type_name[:NAME_MAX], message, code[:NAME_MAX], status, trace, fields
 
 
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)[:TEXT_MAX]
-    except Exception as broken:
-        return f"(its text could not be made: {type(broken).__name__})"
+def _plain(value: Any, types: tuple[type, ...]) -> Any:
+    """What a field is worth in one of these types: a member of an enumeration stands for its text."""
+    if value is None and NoneType in types:
+        return None
+    if str in types:
+        return str.__str__(value)[:NAME_MAX]
+    return bool(value) if bool in types else float(value)
 
 
-def _dump(value: object) -> bytes | None:
-    if isinstance(value, str):
-        value = str.__str__(value)  # a member of a string enumeration arrives as the string it stands for
-    with suppress(Exception):
-        body = pickle.dumps(value)
-        return body if len(body) <= CHUNK else None
-    return None
-
-
-def _load(body: bytes) -> Any:
-    return _Plain(io.BytesIO(body)).load()
-
-
-class _Plain(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = _known(module, name)
-        plain = module in PLAIN_MODULES or (isinstance(found, type) and issubclass(found, BaseException))
-        if isinstance(found, type) and (plain or found in PLAIN):
-            return found
-        raise pickle.UnpicklingError(f"{module}.{name} is not known here")
-
-
-def _known(module: str, name: str) -> Any:
-    found: Any = sys.modules.get("__main__" if module == SCRIPT else module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+def _fitting(value: Any, types: tuple[type, ...]) -> Any:
+    """The value, if it is of one of these very types. Raises: Malformed."""
+    if type(value) not in types or (type(value) is str and len(value) > NAME_MAX):
+        raise Malformed("an error with a field of another type")
+    return value

@@ -1,6 +1,9 @@
 """The keeper in a thread, for apps that run embedded: its own event loop and its own connections.
 
-Weaker than a supervisor process: stage code that holds the interpreter for longer than the lease holds this thread too.
+Weaker than a supervisor process: no process ends one whose event loop stands still. After PERDURE_LOOP_STALL_S it
+is logged, and if other workers live its leases are not renewed any more: they take its documents, and its late writes
+are refused. Stage code that holds the interpreter holds this thread, too: then the leases run out, and nothing is
+logged.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from perdure.core.events import Events
+from perdure.core.events import Events, WorkerStalled
 from perdure.core.stuck import StuckPolicy
 from perdure.engine.keeper import Keeper
+from perdure.engine.loop_watch import own_stack
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper
 from perdure.store.open import open_store
@@ -25,11 +29,11 @@ class KeeperThread:
 
     def __init__(
         self, url: str, direct_url: str | None, slate: Slate, events: Events, retention: Retention,
-        stuck: StuckPolicy, queues: Sequence[str], on_absence: Callable[[], None],
+        stuck: StuckPolicy, queues: Sequence[str], on_absence: Callable[[], None], stall_s: float,
     ) -> None:  # fmt: skip
         self._url, self._direct_url = url, direct_url
         self._slate, self._events, self._retention = slate, events, retention
-        self._stuck, self._queues, self._on_absence = stuck, queues, on_absence
+        self._stuck, self._queues, self._on_absence, self._stall_s = stuck, queues, on_absence, stall_s
         self._registered: Future[int] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -61,7 +65,14 @@ class KeeperThread:
             worker = await store.register("worker", f"{socket.gethostname()}:{os.getpid()}", self._queues)
             self._registered.set_result(worker)
             sweeper = Sweeper(store, self._events, self._retention, self._stuck)
-            keeper = Keeper(store, self._events, worker, self._slate, sweeper, on_absence=self._on_absence)
+
+            def stalled(silent_ms: int) -> None:
+                self._events.publish(WorkerStalled(worker, silent_ms, (), own_stack()))
+
+            keeper = Keeper(
+                store, self._events, worker, self._slate, sweeper, on_absence=self._on_absence,
+                stall_ms=int(self._stall_s * 1000), on_stall=stalled,
+            )  # fmt: skip
             await keeper.run(self._stopping)
             if not await store.in_hand(worker):
                 await store.retire(worker)

@@ -7,30 +7,35 @@ go on, but nothing it does is accepted.
 from __future__ import annotations
 
 import asyncio
-import pickle
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
 from perdure.core.scope import MESSENGERS, WORK
-from perdure.engine import rooms
+from perdure.engine import cell_messages, rooms, wire
+from perdure.engine.cell_env import passes, settings_for_cell
+from perdure.engine.cell_messages import Checker
 from perdure.engine.context import Context
 from perdure.engine.crossing import RemoteError
 from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, keep
-from perdure.engine.isolate import CellOverdue, Limits
+from perdure.engine.isolate import Box, CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.pipeline import AnyStage
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.saving import item_fingerprint, items_since, told_apart
-from perdure.engine.stage_cell import TARGET, Assignment, StageAbsent, conclude, load
-from perdure.errors import LeaseLost
-from perdure.settings import given
+from perdure.engine.slate import HERE, IN_CELL
+from perdure.engine.stage_cell import TARGET, Assignment, SavedUnreadable, StageAbsent, conclude, load
+from perdure.engine.wire import Malformed
+from perdure.errors import DependencyDown, LeaseLost, PerdureError
+from perdure.settings import current, given
 from perdure.store.blobs import BlobCorrupt, BlobMissing
 from perdure.store.operations import ItemOutput, Save
 
 if TYPE_CHECKING:
+    from perdure.core.model import Job
     from perdure.engine.journey import Journey
     from perdure.engine.runner import Runner
 
@@ -40,6 +45,10 @@ LOOK_S = 0.25
 LATE_MS = 750  # a look this late says that the loop stood still, not that the stage did
 PAUSES_MAX = 3
 ABANDON_S = 1.0
+TOLD_FREELY, TOLD_PAUSE_S = 100, 0.002
+READ_HERE = 32 << 10  # bytes of a message; to check more takes long enough for a thread
+
+T = TypeVar("T")
 
 
 @frozen
@@ -50,6 +59,16 @@ class Ran:
     produced: Produced
     emitted: list[Emitted]
     loaded: tuple[Any] | None = None
+
+
+def in_cell(runner: Runner, job: Job, stage: AnyStage, raws: Mapping[str, bytes]) -> bool:
+    """Whether the stage is to run in a cell: always, for a suspect, or because it reads much of earlier stages.
+
+    No other process can find a pipeline that was typed at a prompt: even a suspect of that runs here.
+    """
+    bound = stage.isolate_from
+    large = bound is not None and sum(map(len, raws.values())) >= bound
+    return runner.cells and (stage.isolate or large or (job.suspect and stage.pipeline.module is not None))
 
 
 class Execution:
@@ -71,34 +90,60 @@ class Execution:
         self.progress_ms = monotonic_ms()
         self.deadline_ms = 0  # after which the supervisor acts; 0: never
         self.pauses = 0
+        # a stage that could as well run here is trusted as the worker is
+        self.checker = Checker(self.job.document_id, stage.statements if stage.isolate else None)
+        self.begun = stage.isolate
+        self.told = 0  # messages of its cell that are no items
+        self.timeout, self.stall = stage.limits(runner.limits)
+        if self.job.suspect and stage.timeout is None and stage.stall is None:
+            self.stall = current().suspect_stall_s  # nobody else would ever end it
 
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
         if job.resumed:
             self.items = await self._load_items()
-        # what was typed at a prompt can be found by no other process: there even a suspect runs here
-        isolated = self.runner.cells and (
-            stage.isolate or (job.suspect and stage.pipeline.module is not None)
-        )
-        if stage.timeout is not None and not isolated:
-            self.deadline_ms = monotonic_ms() + int(stage.timeout * 1000) + FORCE_MS
-        self.runner.slate.start(self.journey.slot, self.deadline_ms, stage.lease_ms)
         WORK.set(self.work)
         try:
-            if isolated:
+            if in_cell(self.runner, job, stage, self.raws):
                 try:
-                    return await self._in_cell()
+                    async with AsyncExitStack() as stack:
+                        await self._turn(
+                            stack, self.runner.nursery.gate.enter(job.org, stage.memory_mb << 20)
+                        )
+                        self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
+                        return await self._in_cell()
                 except StageAbsent:
-                    if stage.isolate:
+                    if not job.suspect or stage.isolate:
                         raise  # a suspect, though, must not die of how its pipeline was defined
-            if stage.timeout is None and stage.stall is None:
-                return await self._here()
-            return await self._in_time(self._here())
+                    self.runner.slate.pause(self.journey.slot)
+            if not job.suspect:
+                return await self._within_time()
+            async with AsyncExitStack() as stack:
+                # else nobody could tell which of them held the worker
+                await self._turn(stack, self.runner.lone_suspect)
+                return await self._within_time()
         finally:
             self.over = True
             WORK.set(None)
             self.runner.slate.pause(self.journey.slot)
+
+    async def _turn(self, stack: AsyncExitStack, place: AbstractAsyncContextManager[None]) -> None:
+        """Wait for a place. The wait takes nothing of the stage's time and charges nobody, also if it is cut short."""
+        try:
+            await stack.enter_async_context(place)
+        finally:
+            self.progress_ms = self.journey.stage_started_ms = monotonic_ms()
+            self.work.deadline_s = self.journey.calls_until_s(self.stage)
+
+    async def _within_time(self) -> Ran:
+        """Run it here: in the event loop or in a thread."""
+        if self.timeout is not None:
+            self.deadline_ms = monotonic_ms() + int(self.timeout * 1000) + FORCE_MS
+        self.runner.slate.start(self.journey.slot, self.deadline_ms, self.stage.lease_ms, HERE)
+        if self.timeout is None and self.stall is None:
+            return await self._here()
+        return await self._in_time(self._here())
 
     async def _in_time(self, work: Coroutine[Any, Any, Ran]) -> Ran:
         """Await the work within the stage's time; what is overdue is cancelled, and abandoned if it will not go."""
@@ -133,7 +178,7 @@ class Execution:
 
     def _check_time(self, began_ms: int) -> None:
         now_ms = monotonic_ms()
-        timeout, stall = self.stage.timeout, self.stage.stall
+        timeout, stall = self.timeout, self.stall
         if timeout is not None and now_ms - began_ms > timeout * 1000:
             raise CellOverdue("stage_timeout", f"stage {self.stage.name} ran longer than {timeout:g} s")
         if stall is not None and now_ms - self.progress_ms > stall * 1000:
@@ -169,47 +214,103 @@ class Execution:
             raise RemoteError(type(left).__name__, str(left)) from None
 
     async def _in_cell(self) -> Ran:
-        stage, journey, room = self.stage, self.journey, rooms.new_room()
+        stage, journey, nursery = self.stage, self.journey, self.runner.nursery
+        box = Box(journey.file) if stage.sandbox and nursery.boxes else None
+        room = rooms.new_room() if box is None else None
+        # a stage that could as well run here has the environment that it would have here
+        trusted = not stage.isolate
+        settings, passed = given(), passes("*") if trusted else nursery.passes
+        known = {name: messenger.pack() for name, messenger in MESSENGERS.items()}
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
-            {name: messenger.pack() for name, messenger in MESSENGERS.items()}, str(room), given(),
+            known, str(room) if room else None, None if settings is None else settings_for_cell(settings, passed),
+            trusted, list(self.runner.pipelines) if trusted else [],
         )  # fmt: skip
-        limits = Limits(stage.memory_mb << 20, stage.cpu_s, stage.timeout, stage.stall)
+        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall)
+        # one in a sandbox cannot import another stage's module
+        whose = self.job.org if box is None else f"{self.job.org} {stage.target}"
         try:
             # what may be to blame for a crash runs alone
             reuse = 1 if self.job.suspect or self.job.crashes else stage.reuse
-            answer = await self.runner.nursery.run(
-                TARGET, pickle.dumps(assignment), self._asked, limits, reuse=reuse, whose=self.job.org
-            )
+            produced, emitted = await nursery.run(
+                TARGET, assignment.packed(), self._asked, limits, reuse=reuse, whose=whose, accept=self._accept,
+                box=box, trusted=trusted,
+            )  # fmt: skip
+        except PerdureError as error:
+            raise self._believed(error) from None
         finally:
-            rooms.remove(room)
-        produced, emitted = pickle.loads(answer)
+            for name in known:
+                MESSENGERS[name].over()
+            if room is not None:
+                await rooms.remove_soon(room)
         return Ran(produced, emitted)
+
+    async def _checked(self, check: Callable[[bytes], T], body: bytes) -> T:
+        """What a message says. Raises: Malformed."""
+        return check(body) if len(body) <= READ_HERE else await asyncio.to_thread(check, body)
+
+    async def _accept(self, body: bytes) -> tuple[Produced, list[Emitted]]:
+        return await self._checked(self.checker.answer, body)
 
     async def _asked(self, message: bytes) -> bytes:
         """A cell saves an item, looks for what is near, tells of progress, or of the requests it made."""
-        verb, key, value, emitted = pickle.loads(message)
-        if verb == "item":
-            await self.save_item(key, value, emitted)
-        elif verb == "calls":
-            made, self.work.probed, reports = value
-            for name in reports.keys() & MESSENGERS.keys():
-                MESSENGERS[name].learn(reports[name])
-            self.work.requests |= made  # it was handed those made before, and counted on
-        elif verb == "nearest":
-            return pickle.dumps(await self.nearest(key, value))
-        elif verb == "connect":
-            return pickle.dumps(await self.connect(key, value))
-        else:
-            self.progress_ms = monotonic_ms()
+        asked = await self._checked(self.checker.asked, message)
+        match asked.verb:
+            case "item":
+                await self.save_item(*asked.parts)
+            case "calls":
+                self._learn(*asked.parts)
+            case "nearest":
+                return wire.encode(
+                    [cell_messages.connection(one) for one in await self.nearest(*asked.parts)]
+                )
+            case "connect":
+                return str(await self.connect(*asked.parts)).encode()
+            case "begun":
+                self.begun = True
+            case _:
+                self.progress_ms = monotonic_ms()
+        self.told += asked.verb != "item"  # which waits for its commit
+        if self.told > TOLD_FREELY:
+            await asyncio.sleep(TOLD_PAUSE_S)  # one that talks without end must not take the loop from others
         return b""
+
+    def _learn(self, requests: Mapping[str, int], probed: bool | None, reports: Mapping[str, Any]) -> None:
+        """What the calls in the cell met. One in a sandbox can reach no service, and knows nothing of any."""
+        if self.stage.sandbox:
+            return
+        try:
+            for name in reports.keys() & MESSENGERS.keys():
+                MESSENGERS[name].learn(reports[name], self.work)
+        except (ValueError, TypeError) as error:
+            raise Malformed(f"a report of calls that cannot be: {error}") from error
+        made = self.work.requests  # it was handed those made before, and counted on
+        made |= {name: max(count, made.get(name, 0)) for name, count in requests.items()}
+        if len(made) > cell_messages.REQUESTS_MAX:
+            raise Malformed(f"requests to more than {cell_messages.REQUESTS_MAX} services")
+        self.work.probed = probed
+
+    def _believed(self, error: PerdureError) -> PerdureError:
+        """The error of a cell as far as it can know: not more of a service than its stage has to do with, not that an
+        output is unreadable which it was not given, and not that the stage was never found when it has begun."""
+        stage = self.stage
+        if isinstance(error, DependencyDown) and not (error.name and error.name.isprintable()):
+            return RemoteError(type(error).__name__, str(error))  # no name of a lane can be made of this
+        strange = stage.sandbox or (isinstance(error, DependencyDown) and error.name not in stage.needs)
+        if isinstance(error, DependencyDown) and stage.isolate and strange:
+            error.confirmed = error.heard = error.unnamed = False
+        unknown = isinstance(error, SavedUnreadable) and error.stage not in stage.reads
+        if unknown or (isinstance(error, StageAbsent) and self.begun and not stage.isolate):
+            return RemoteError(type(error).__name__, str(error))
+        return error
 
     def _context(self) -> Context:
         stage, job = self.stage, self.job
         return Context(
             self, self.journey.document, stage.name, version=stage.version, attempt=job.attempts,
             generation=job.generation, input_hash=self.input_hash, is_async=stage.is_async,
+            serves=self.runner.pipelines,
         )  # fmt: skip
 
     # --- the context's port ----------------------------------------------------------------------

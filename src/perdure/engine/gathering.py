@@ -54,11 +54,14 @@ async def _again(
     if since == journey.job.generation:
         return ()
     failed = await store.jobs_failed(journey.job, since)
-    return tuple(
-        replace(first_job(pipelines[pipeline]), name=name, input=input)
+    known = [
+        (name, pipelines[pipeline], input)
         for name, (pipeline, input) in failed.items()
         if pipeline in pipelines
-    )
+    ]
+    # one that spawns others comes before them: it gathers only what came after it
+    ordered = sorted(known, key=lambda one: not one[1].then)
+    return tuple(replace(first_job(pipeline), name=name, input=input) for name, pipeline, input in ordered)
 
 
 def _since(journey: Journey, stage: AnyStage) -> int:

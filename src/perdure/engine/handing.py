@@ -28,7 +28,7 @@ def beat_key(pipeline: str) -> str:
 def hand_over(journey: Journey, stage: RemoteStage, input_hash: str, raws: Mapping[str, bytes]) -> HandOver:
     """What gives the job away: a new token, so that nothing of ours fits it any more, and the event."""
     job, document, token = journey.job, journey.document, new_token()
-    policy = stage.policy(job.policy)
+    policy = stage.policy(job)
     remembered = Handover(
         stage.name, stage.event, stage.done, stage.failed, document.collection, stage.version, input_hash,
         stage.remote_lease_ms, policy.attempts, policy.base_ms, policy.cap_ms, policy.jitter, stage.model_name(),

@@ -15,28 +15,43 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from perdure.engine import call, crossing
+from perdure.core.frozen import frozen
+from perdure.engine import call, crossing, rooms
 from perdure.engine.call import Call
 from perdure.engine.nursery import ENDED, REPORT, REQUEST, STARTED, children
+from perdure.engine.sandbox import in_force
 from perdure.engine.verdict import End, Limits, NurseryLost, PreloadFailed, signal_name
+from perdure.engine.wire import Malformed
 
 WATCH_S = 0.1  # between two looks at the cells
 REST_S = 5.0  # that a cell waits for another call
 LATE_S = 0.5  # a look this late says that our own loop stood still, not that the cells did
 WARM_S = 120.0  # for imports
+READY_S = 30.0  # for a forked cell to say that it is there
 GRACE_S = 1.0  # for what is under way when a process dies
 KILL_S = 10.0  # for a killed cell to be gone
 #: One thread per process for linear algebra: cells are many, and a process with threads cannot be forked.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+@frozen
+class Kind:
+    """A kind of warm process: what it imports, its environment, and whether its cells go into a sandbox."""
+
+    preload: tuple[str, ...]
+    environment: dict[str, str]
+    boxed: bool = False
+
+
 class Host:
     """One warm process and the calls in its cells."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        self.process, self.control = process, control
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, boxed: bool) -> None:
+        self.process, self.control, self.boxed = process, control, boxed
+        self.held: list[str] = []  # what the sandbox of its cells consists of
         self.calls: dict[int, Call] = {}
         self.numbers = itertools.count(1)
+        self.ready_s = READY_S
         self.why = ""
         self.reader: asyncio.Task[None] | None = None
         self.watcher: asyncio.Task[None] | None = None
@@ -44,31 +59,40 @@ class Host:
         self.own: set[int] = set()  # processes that the imported modules started
 
     @classmethod
-    async def start(cls, preload: list[str], path: list[str]) -> Host:
-        """A process that has imported these modules; PreloadFailed if it cannot."""
+    async def start(cls, kind_: Kind, path: list[str]) -> Host:
+        """A process that has imported its modules; PreloadFailed if it cannot."""
+        preload, began = list(kind_.preload), time.monotonic()
         control, theirs = socket.socketpair()
         control.setblocking(False)
         with theirs:
-            host = cls(_spawn(theirs), control)
-        hello = {"parent": os.getpid(), "path": path, "preload": preload}
+            host = cls(_spawn(theirs, kind_.environment), control, kind_.boxed)
+        hello = {"parent": os.getpid(), "path": path, "preload": preload, "boxed": kind_.boxed}
         try:
             async with asyncio.timeout(WARM_S):
                 await call.send(control, crossing.CALL, json.dumps(hello).encode())
                 kind, body = await call.Inbox(control).receive()
             if kind == crossing.RAISED:
                 raise PreloadFailed(str(error := crossing.decode_error(body))) from error
+            host.held = body.decode().split(", ") if body else []
         except BaseException as error:
             control.close()
             how = await host.bury(GRACE_S if isinstance(error, EOFError) else 0)
             if isinstance(error, TimeoutError):
                 raise PreloadFailed(f"importing {preload} took longer than {WARM_S:g} s") from error
-            if isinstance(error, OSError | EOFError):
+            if isinstance(error, OSError | EOFError | Malformed):
                 lost = NurseryLost if host.process.returncode == -signal.SIGKILL else PreloadFailed
                 raise lost(f"the process that imports {preload} {how}") from error
             raise
+        # a cell that cannot be forked imports as we did, with others at it
+        host.ready_s = min(WARM_S, max(READY_S, 4 * (time.monotonic() - began)))
         host.own = set(children(host.process.pid))
         host.reader = asyncio.create_task(host.read())
         return host
+
+    @property
+    def in_force(self) -> bool:
+        """Whether its cells are in a sandbox when they read a file."""
+        return in_force(self.held)
 
     def gone(self) -> bool:
         """Whether no cell can come from here any more."""
@@ -95,7 +119,8 @@ class Host:
         """Have a cell forked; it waits for its call."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        number, cell = next(self.numbers), Call(limits, ours, whose)
+        den = rooms.new_room() if self.boxed else None
+        number, cell = next(self.numbers), Call(limits, ours, whose, den)
         kernel = (limits.memory_bytes, limits.cpu_s, limits.file_bytes)
         request = REQUEST.pack(number, *(-1 if each is None else each for each in kernel))
         self.calls[number] = cell
@@ -105,6 +130,8 @@ class Host:
         except BaseException as error:
             del self.calls[number]
             ours.close()
+            if den is not None:
+                rooms.remove(den)
             if isinstance(error, OSError):
                 raise NurseryLost("the process that forks cells is gone") from error
             raise
@@ -133,11 +160,12 @@ class Host:
             talk.exception()  # seen; whoever was not cancelled raises it
         cell.sock.close()
         self.calls = {number: each for number, each in self.calls.items() if each is not cell}
+        await cell.leave()
 
     async def read(self) -> None:
         """Take reports until the process is gone; then every call is lost."""
         try:
-            with suppress(OSError):
+            with suppress(OSError, ValueError, OverflowError):
                 await self._reports()
         finally:
             self.control.close()  # the process, if it still lives, kills its cells and goes
@@ -148,6 +176,7 @@ class Host:
             cell.end(None, NurseryLost(f"the process that forks cells {how}"))
             if cell.rested is not None:
                 cell.sock.close()
+                await cell.leave()
         if self.watcher is not None:
             self.watcher.cancel()
         await self.bury(GRACE_S)
@@ -192,10 +221,18 @@ class Host:
                         leaving.add_done_callback(self.leaving.discard)
                 elif late:  # first let what the cells sent meanwhile be read
                     cell.heard += gap
-                elif cell.began is None and now - cell.asked > WARM_S:
-                    await self.lose("started no cell in time")
+                    cell.asked += gap
+                elif cell.began is None and now - cell.asked > (self.ready_s if cell.furnished else WARM_S):
+                    await self._late(cell)
                 else:
                     cell.check(now, strays[cell.pid])
+
+    async def _late(self, cell: Call) -> None:
+        """Give up a cell that did not begin: it stands still itself, or the process that was to fork it does."""
+        if cell.pid:
+            cell.kill(NurseryLost(f"the process of this call was not ready within {self.ready_s:.0f} s"))
+        else:
+            await self.lose("started no cell in time")
 
     async def lose(self, why: str) -> None:
         """Give the process up: its cells are killed and their calls fail with NurseryLost."""
@@ -216,12 +253,12 @@ class Host:
         return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with status {code}"
 
 
-def _spawn(control: socket.socket) -> subprocess.Popen[bytes]:
+def _spawn(control: socket.socket, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     fd = control.fileno()
     return subprocess.Popen(
         [sys.executable, "-m", "perdure.engine.nursery", str(fd)],
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **ENVIRONMENT},
+        env={**environment, **ENVIRONMENT},
         start_new_session=True,  # so that who kills the worker's group leaves it the moment to kill its cells
     )

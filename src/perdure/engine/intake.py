@@ -43,16 +43,34 @@ NAME_MAX = 300  # of what is called by its URL
 
 
 @frozen
+class Content:
+    """Content as it is stored: text, bytes or json, and its bytes or the file that has them."""
+
+    kind: str
+    data: bytes | Path
+
+    @property
+    def is_file(self) -> bool:
+        return isinstance(self.data, Path)
+
+    def read(self) -> bytes:
+        """The bytes, wherever they are."""
+        return self.data.read_bytes() if isinstance(self.data, Path) else self.data
+
+
+@frozen
 class Entry:
-    """What a caller hands in: exactly one of text, url, data, json and path, and how to treat it."""
+    """What a caller hands in: exactly one of text, url, data, json, path and content, and how to treat it."""
 
     text: str | None = None
     url: str | None = None  # checked by whoever hands it in
     data: bytes | None = None
     json: Any = None
     path: str | Path | None = None
+    content: Content | None = None  # what a door has encoded already
     name: str = ""
     meta: dict[str, Any] | None = None
+    meta_json: bytes | None = None  # the same, encoded by `meta_bytes`
     org: str = ORG_DEFAULT
     collection: str = "documents"
     media_type: str = ""
@@ -70,29 +88,23 @@ async def receive(
 ) -> NewDocument:
     """The document ready to be added; UsageError tells what is wrong with it, and then nothing was written."""
     pipeline.check()
-    kind, content = _content(entry)
+    content = content_of(entry)
     own = Path(entry.path).name if entry.path is not None else (entry.url or "")[:NAME_MAX]
     name = checked(entry.name or own, "the name")
     org = checked(entry.org, "the organisation", ORG_MAX)
     collection = checked(entry.collection, "the collection")
     media_type = checked(entry.media_type, "the media type")
     key = checked(entry.key, "the key") if entry.key is not None else None
-    if not isinstance(entry.meta, dict | None):
-        raise InputInvalid(f"meta takes a dict, not {type(entry.meta).__name__}")
-    meta = _json(entry.meta or {}, "meta")
-    if len(meta) > META_BYTES_MAX:
-        raise InputTooLarge(
-            f"meta has {len(meta)} bytes, the most allowed is {META_BYTES_MAX}", code="meta_too_large"
-        )
+    meta = entry.meta_json if entry.meta_json is not None else meta_bytes(entry.meta)
     if not org:
         raise InputInvalid("the organisation must not be empty")
     job = _job(entry, pipeline)
-    inline, blob, content_hash, size = await _keep(content, blobs, bytes_max)
+    inline, blob, content_hash, size = await _keep(content.data, blobs, bytes_max)
     dedupe = None
     if entry.dedupe:
-        dedupe = _key_dedupe(key) if key is not None else f"{kind}:{content_hash}"
+        dedupe = _key_dedupe(key) if key is not None else f"{content.kind}:{content_hash}"
     document = NewDocument(
-        id=str(uuid7()), org=org, job=job, collection=collection, kind=kind, name=name,
+        id=str(uuid7()), org=org, job=job, collection=collection, kind=content.kind, name=name,
         media_type=media_type or mimetypes.guess_type(name)[0] or "", content_hash=content_hash, size=size,
         inline=inline, blob=blob, meta=meta, dedupe=dedupe,
     )  # fmt: skip
@@ -161,36 +173,55 @@ def _key_dedupe(key: str) -> str:
     return f"key:{key}" if len(key) <= INDEXED_MAX else f"key-sha256:{hashed}"
 
 
-def _content(entry: Entry) -> tuple[str, bytes | Path]:
+def meta_bytes(meta: object) -> bytes:
+    """The metadata as it is stored. Raises: InputInvalid, InputTooLarge."""
+    if not isinstance(meta, dict | None):
+        raise InputInvalid(f"meta takes a dict, not {type(meta).__name__}")
+    encoded = _json(meta or {}, "meta")
+    if len(encoded) > META_BYTES_MAX:
+        message = f"meta has {len(encoded)} bytes, the most allowed is {META_BYTES_MAX}"
+        raise InputTooLarge(message, code="meta_too_large")
+    return encoded
+
+
+def content_of(entry: Entry) -> Content:
+    """The content of the entry as it is stored. Raises: InputInvalid."""
+    if entry.content is not None:
+        return entry.content
     given = [n for n in ("text", "url", "data", "json", "path") if getattr(entry, n) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "nothing"
         raise InputInvalid(f"hand in exactly one of text, url, data, json and path; got {found}")
     if entry.url is not None:
-        return "url", entry.url.encode()
+        return Content("url", entry.url.encode())
     if entry.text is not None:
-        try:
-            return "text", entry.text.encode()
-        except UnicodeEncodeError:
-            raise InputInvalid(
-                "the text is not valid Unicode (lone surrogate); repair it first", code="text_broken"
-            ) from None
-        except AttributeError:
-            raise InputInvalid(
-                f"text takes str, not {type(entry.text).__name__}; use data= for bytes"
-            ) from None
+        return Content("text", _text(entry.text))
     if entry.data is not None:
         if not isinstance(entry.data, bytes | bytearray | memoryview):
             raise InputInvalid(f"data takes bytes, not {type(entry.data).__name__}; use text= for str")
-        return "bytes", bytes(entry.data)
+        return Content("bytes", bytes(entry.data))
     if entry.json is not None:
-        return "json", _json(entry.json, "json")
+        return Content("json", _json(entry.json, "json"))
     path = Path(str(entry.path)).absolute()
     if path.is_dir():
         raise InputInvalid(f"{path} is a directory; name a file in it", code="file_missing")
     if not path.is_file():
         raise InputInvalid(f"there is no file {path}; check the path", code="file_missing")
-    return "bytes", path
+    return Content("bytes", path)
+
+
+def _text(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise InputInvalid(f"text takes str, not {type(text).__name__}; use data= for bytes")
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        raise InputInvalid(
+            "the text is not valid Unicode (lone surrogate); repair it first", code="text_broken"
+        ) from None
+    if b"\0" in encoded:
+        raise InputInvalid("the text contains a NUL character; remove it", code="text_nul")
+    return encoded
 
 
 def _read(path: Path) -> bytes:
@@ -219,7 +250,7 @@ async def _keep(
             return None, digest, digest, size
         content = _read(content)
     inline, blob = await keep(content, blobs)
-    return inline, blob, hashlib.sha256(content).hexdigest(), len(content)
+    return inline, blob, blob or hashlib.sha256(content).hexdigest(), len(content)
 
 
 def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
@@ -233,7 +264,7 @@ def _job(entry: Entry, pipeline: Pipeline) -> NewJob:
         raise InputInvalid(f"run_at takes a datetime, not {type(entry.run_at).__name__}")
     if entry.run_at is not None and entry.run_at.tzinfo is None:
         raise InputInvalid("run_at has no time zone; use datetime.now(timezone.utc) or the like")
-    policy = pipeline.policy
+    policy = pipeline.policy_of(entry.collection)
     if entry.attempts is not None or entry.backoff_s is not None:
         policy = replace(
             policy,

@@ -93,8 +93,8 @@ class Items:
 
     async def aloop(
         self, items: AsyncIterator[Any], key: Key, run: Run, concurrency: int
-    ) -> AsyncIterator[tuple[Any, Any]]:
-        """Hand out (item, result) pairs in order, with up to `concurrency` runs going on."""
+    ) -> AsyncIterator[Any]:
+        """Hand out the results in order, with up to `concurrency` runs going on."""
         codec = self._codec(run)
         ahead: deque[tuple[_Item, asyncio.Task[tuple[bytes, Any]] | None]] = deque()
         position, more = 0, True
@@ -115,7 +115,7 @@ class Items:
                 raw, value = await task if task else (b"", known.value)
                 ahead.popleft()
                 mark, around, self.restored = self._pending.mark(), self.restored, known.saved
-                yield known.item, value
+                yield value
                 self.restored = around
                 if known.saved:
                     self._pending.drop_since(mark)

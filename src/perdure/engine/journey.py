@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.gathered import Gathered
+from perdure.core.lane import plain
 from perdure.core.model import Job
 from perdure.core.outcome import Outcome
 from perdure.core.scope import Work
@@ -60,10 +61,10 @@ class Journey:
         """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""
         job = self.job
         # a claim takes nothing from a lane that is down
-        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == job.lane else looked_ms
+        allowed_ms = max(self.asked_ms, looked_ms) if stage.lane == plain(job.lane) else looked_ms
         self.work = Work(
-            job.id, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
-            self.requests, deadline_s=_calls_until_s(stage), allowed_s=allowed_ms / 1000,
+            job.key, job.document_id, job.org, job.pipeline, stage.name, job.attempts, stage.needs, self.probe,
+            self.requests, deadline_s=self.calls_until_s(stage), allowed_s=allowed_ms / 1000,
         )  # fmt: skip
         return self.work
 
@@ -72,12 +73,18 @@ class Journey:
         job = self.job
         return (job.resumed and stage == job.stage) or stage in self.saved or stage in self.earlier
 
+    @property
+    def alone(self) -> bool:
+        """Whether it is a suspect; a stage that this claim saved has cleared it."""
+        return self.job.suspect and not self.outputs
+
     def settle(self, ending: Outcome, save: Save | None = None) -> Settle:
         """The end of this claim, where it stands."""
         requests = json.dumps(self.requests) if self.requests else None
         return Settle(self.job, ending, self.stage, self.lane, save=save, requests=requests)
 
-
-def _calls_until_s(stage: AnyStage) -> float | None:
-    """Calls end a little before their stage would be cut off, so that it is the service that is blamed."""
-    return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE
+    @staticmethod
+    def calls_until_s(stage: AnyStage) -> float | None:
+        """When calls of a stage that begins now must end: a little before it would be cut off, so that the service is
+        blamed."""
+        return None if stage.timeout is None else monotonic_ms() / 1000 + stage.timeout * CALLS_SHARE

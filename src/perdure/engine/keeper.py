@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from perdure.core.events import Events, SweepPartial, WorkerLost
 from perdure.core.outcome import Orphaned
+from perdure.engine.loop_watch import SILENT_MS, LoopWatch
 from perdure.engine.recovery import recover
 from perdure.engine.slate import Held, Slate
 from perdure.engine.sweeper import SERVER_YOUNG_S, Sweeper
@@ -52,7 +53,11 @@ class Keeper:
         sweeper: Sweeper,
         *,
         on_absence: Callable[[], None] = lambda: None,
+        stall_ms: int = 0,
+        on_stall: Callable[[int], None] = lambda silent_ms: None,
     ) -> None:
+        """`stall_ms`: leases of a worker whose event loop stands still for that long are left to other workers, if
+        there are any, and `on_stall` hears of it; 0: its supervisor ends it."""
         self.store = store
         self.events = events
         self.worker = worker
@@ -62,6 +67,9 @@ class Keeper:
         self._absent: dict[int, Absence] = {}
         self._signs: dict[int, Absence] = {}
         sweeper.lives = self.lives
+        self.loop = LoopWatch(slate.ticks)
+        self._stall_ms, self._on_stall = stall_ms, on_stall
+        self._silent = self._stalled = False
         self._beat_ms = 0
         self._sweeps = False
         self._failed: tuple[str, ...] = ()
@@ -112,10 +120,22 @@ class Keeper:
         held = self.slate.held()
         now_ms = monotonic_ms()
         due = [one for one in held if now_ms - one.renewed_ms >= renew_after_ms(one.lease_ms)]
+        if self._stands_still(now_ms):
+            due = []
+        was_silent, self._silent = self._silent, self.loop.silent_ms >= SILENT_MS
         quiet_ms = ALIVE_S * 1000 if self.store.needs_sign_of_life else BEAT_S_MAX * 1000
-        if due or now_ms - self._beat_ms >= quiet_ms:
+        if due or self._silent != was_silent or now_ms - self._beat_ms >= quiet_ms:
             self._beat_ms = now_ms
             await asyncio.wait_for(self._beat(held if due else []), BEAT_TIMEOUT_S)
+
+    def _stands_still(self, now_ms: int) -> bool:
+        """Whether others are to have the jobs of this worker when their leases end: nobody ends it, it stands still,
+        and there are others. Without any, to go on late is better than to begin again."""
+        was_stalled, silent_ms = self._stalled, self.loop.look(now_ms)
+        self._stalled = 0 < self._stall_ms <= silent_ms
+        if self._stalled and not was_stalled:
+            self._on_stall(silent_ms)
+        return self._stalled and any(self.lives(worker) for worker in self._signs)
 
     async def _give_up(self) -> None:
         """Give up, by our own clock, what could not be renewed for two thirds of its lease; no beat delays this."""
@@ -127,7 +147,9 @@ class Keeper:
 
     async def _beat(self, held: list[Held]) -> None:
         at_ms = monotonic_ms()
-        lost = await self.store.beat(Beat(self.worker, tuple((one.job_id, one.token) for one in held)))
+        silent_ms = self.loop.silent_ms if self._silent else None
+        pairs = tuple((one.job_id, one.token) for one in held)
+        lost = await self.store.beat(Beat(self.worker, pairs, silent_ms=silent_ms))
         for one in held:
             if (one.job_id, one.token) in lost:
                 self.slate.revoke(one)

@@ -19,9 +19,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from perdure.engine import cell, crossing
-from perdure.engine.cell import PR_SET_PDEATHSIG, prctl
+from perdure.engine import cell, crossing, sandbox
+from perdure.engine.cell import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from perdure.engine.collector import calm_collector
+from perdure.engine.title import set_title
 
 #: A request: cell number, memory, CPU seconds, file size (-1 = no limit). A descriptor rides along.
 REQUEST = struct.Struct("!Qqqq")
@@ -226,9 +227,11 @@ def main(arguments: list[str]) -> NoReturn:
         _load(hello)
         cell.confine(*hello["limits"])
         cell.live(fd)
+    set_title("perdure worker: cells")
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # while modules are imported there are no cells to care for
+    prctl(PR_SET_DUMPABLE, 0)  # no cell may look into the process that forks the others
     _stand_firm()
     hello = json.loads(crossing.receive(control.fileno())[1])
     if os.getppid() != hello["parent"]:  # it died before the kernel knew that we want to be told
@@ -241,9 +244,11 @@ def main(arguments: list[str]) -> NoReturn:
     control.settimeout(None)
     _stand_firm()
     calm_collector()  # cells share these pages as long as no collection touches them
+    sandbox.modules = hello["preload"]
+    held = _try_sandbox() if hello["boxed"] else []
     brood = Brood(control, hello)
     try:
-        crossing.send(control.fileno(), crossing.READY)
+        crossing.send(control.fileno(), crossing.READY, ", ".join(held).encode())
         brood.serve()
     except ConnectionError:
         pass  # the parent is gone
@@ -256,6 +261,26 @@ def _load(hello: dict[str, Any]) -> None:
     del sys.argv[1:]
     sys.path[:] = hello["path"]
     cell.preload(hello["preload"])
+
+
+def _try_sandbox() -> list[str]:
+    """What a sandbox of a cell holds here: found out by a process that enters one and ends."""
+    if threads() > 1:
+        return []  # a cell is started, not forked, and its modules have threads that no sandbox reaches
+    sandbox.prepare()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, "\n".join(sandbox.tried("/nonexistent")).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        held = answer.read().decode().splitlines()
+    os.waitpid(pid, 0)
+    sandbox.proven = sandbox.names(held)
+    return held
 
 
 def _stand_firm() -> None:

@@ -11,14 +11,17 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
 from perdure.core.model import POLICY_HOOK, QUEUE_DEFAULT, Policy
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.engine.address import find_pipeline, load_module, module_address, register
 from perdure.engine.document import Document
 from perdure.engine.option import Option
+from perdure.engine.patience import patience
 from perdure.engine.remote import RemoteOptions, RemoteStage, add_remote
-from perdure.engine.result import ABSENT, NAME, NAME_RULE, SpawnDocument, SpawnJob, child_content, input_bytes
+from perdure.engine.result import ABSENT, SpawnDocument, SpawnJob, child_content, input_bytes
 from perdure.engine.stage import Stage, StageOptions, check_lease, check_positive
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, RESERVED, STAGE, wire
 from perdure.errors import InputInvalid, PipelineInvalid, StageUnknown
@@ -32,6 +35,7 @@ AnyStage = Stage[..., Any]
 #: Hooks and later generations put these words into the keys of follow-up jobs.
 _TAKEN = re.compile(r"on_(dead|done)|.*-g\d+|repair-.*|.*-repaired")
 KEY_LENGTH_MAX = 500
+ATTEMPTS, BACKOFF_S = 3, 2.0
 
 
 class Pipeline:
@@ -41,7 +45,13 @@ class Pipeline:
     `concurrency_key` names, for a document, what it shares a concurrency limit with; None for nothing. Of each key that
     `app.limit` says nothing about, `concurrency_per_key` run at once; when the stage `concurrency_until` is saved the
     document does not count any more. An app that has it has the pipelines in `then` too: those whose jobs its stages
-    spawn. `attempts`, waits and `concurrency` may be functions that tell them.
+    spawn. `attempts`, waits and `concurrency` may be functions that tell them. Attempts or waits that it does not say
+    are those of the document's collection (`patience`), of any other 3 attempts, 2 and 4 seconds apart. Of a document
+    that is a URL, `content_stage` names the stage whose output has the `content` and `media_type` that were fetched;
+    the jobs of a pipeline that is `fetched` see these as the document's own.
+    `tables`: statements that create the
+    tables which its stages write with `Result(sql=…)`; they run whenever an app opens its store, so write them with
+    IF NOT EXISTS.
     """
 
     attempts: Option[int] = Option()
@@ -57,8 +67,8 @@ class Pipeline:
         name: str,
         *,
         queue: str = QUEUE_DEFAULT,
-        attempts: int | Callable[[], int] = 3,
-        backoff_s: float | Callable[[], float] = 2.0,
+        attempts: int | Callable[[], int] | None = None,
+        backoff_s: float | Callable[[], float] | None = None,
         backoff_cap_s: float | Callable[[], float] | None = None,
         jitter: bool = False,
         lease_s: float = 30,
@@ -69,6 +79,9 @@ class Pipeline:
         concurrency_per_key: int | None = None,
         concurrency_until: str | None = None,
         then: Sequence[Pipeline] = (),
+        content_stage: str | None = None,
+        fetched: bool = False,
+        tables: str = "",
     ) -> None:
         if not self._name_pattern.fullmatch(name):
             raise PipelineInvalid(f"pipeline name {name!r} must be {NAME_RULE}")
@@ -81,8 +94,10 @@ class Pipeline:
             raise PipelineInvalid(f"{owner}: queue name {queue!r} must be {NAME_RULE}")
         self.name = name
         self.queue = queue
-        self.attempts = attempts
-        self.backoff_s, self.backoff_cap_s, self.jitter = backoff_s, backoff_cap_s, jitter
+        self.says_attempts, self.says_waits = attempts is not None, (backoff_s, backoff_cap_s) != (None, None)
+        self.attempts = ATTEMPTS if attempts is None else attempts
+        self.backoff_s = BACKOFF_S if backoff_s is None else backoff_s
+        self.backoff_cap_s, self.jitter = backoff_cap_s, jitter
         self.lease_s = lease_s
         self.postpones_max, self.age_max_s = postpones_max, age_max_s
         self.concurrency = concurrency
@@ -103,6 +118,8 @@ class Pipeline:
         self.stages: list[AnyStage] = []
         self.hooks: dict[str, Pipeline] = {}
         self.then = tuple(then)
+        self.content_stage, self.fetched = content_stage, fetched
+        self.tables = tables
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {' → '.join(stage.name for stage in self.stages) or 'no stages'}>"
@@ -157,8 +174,18 @@ class Pipeline:
     @property
     def policy(self) -> Policy:
         """What its jobs start with: the attempts of its most patient stage; `Stage.policy` gives each its own."""
-        return Policy(
-            attempts=max(self.attempts, *(stage.attempts or 0 for stage in self.stages), 0),
+        return self.policy_of("")
+
+    def attempts_of(self, collection: str) -> int:
+        """Executions in all of a stage that does not say its own number."""
+        given = None if self.says_attempts else patience(collection)
+        return self.attempts if given is None else given.attempts
+
+    def policy_of(self, collection: str) -> Policy:
+        """What the jobs of documents of this collection start with."""
+        given = None if self.says_waits else patience(collection)
+        policy = Policy(
+            attempts=max(self.attempts_of(collection), *(stage.attempts or 0 for stage in self.stages), 0),
             base_ms=int(1000 * self.backoff_s),
             cap_ms=None if self.backoff_cap_s is None else int(1000 * self.backoff_cap_s),
             jitter=self.jitter,
@@ -166,6 +193,7 @@ class Pipeline:
             age_max_ms=int(1000 * self.age_max_s),
             hooks=tuple(sorted(self.hooks)),
         )
+        return policy if given is None else replace(policy, base_ms=given.base_ms, cap_ms=given.cap_ms)
 
     @property
     def module(self) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from perdure.core.events import AttemptEnded, DocumentDead, Events, JobRecovered
 from perdure.core.handover import UNANSWERED, Handover
-from perdure.core.model import Job
+from perdure.core.model import Job, job_name
 from perdure.core.outcome import Dead, Done, Gather, Hold, Later, Outcome, Overdue, Result, Retry, outcome
 from perdure.engine.notice import death_notice
 from perdure.store.base import Store
@@ -44,7 +44,7 @@ async def take_back(
         if kept is True:
             job, ending = settle.job, settle.outcome
             suspect = isinstance(ending, Later) and ending.suspect
-            where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+            where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
             events.publish(JobRecovered(*where, reason, suspect, job.generation, job.claims, job.claimed_ms))
             collection = await _collection(store, job) if isinstance(ending, Dead) else ""
             publish_end(events, job, ending, job.stage, 0, collection, recovered=True)
@@ -81,7 +81,7 @@ def publish_end(
     names = {Done: "done", Later: "later", Hold: "hold", Gather: "gather", Dead: "dead"}
     name = ending.word if isinstance(ending, Retry | Later) else names[type(ending)]
     where = (
-        job.id,
+        job.key,
         job.document_id,
         job.org,
         job.pipeline,
@@ -103,6 +103,6 @@ def publish_end(
                 job.claimed_ms,
                 f"{ending.failure.code}: {ending.failure.message}",
                 ending.exhausted,
-                "/" in job.key,
+                job_name(job.key, job.generation),
             )
         )

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from perdure.core.model import Policy
+from perdure.core.model import Job, Policy
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.engine.address import module_address, register
-from perdure.engine.result import NAME, NAME_RULE
 from perdure.engine.stage import Stage, check_positive
 from perdure.engine.wiring import RESERVED, STAGE, Wiring
 from perdure.errors import PipelineInvalid
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from perdure.engine.pipeline import Pipeline
 
 LEASE_S = 900.0
-BACKOFF_S = 300.0
-BACKOFF_CAP_S = 3600.0
 #: A word of a routing key, or several with dots between them; the signs that stand for any word are not for us.
 EVENT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 EVENT_LENGTH_MAX = 200
@@ -41,8 +39,8 @@ class RemoteOptions(TypedDict, total=False):
     lease: float  # seconds until it must have answered, or beaten: then they begin anew
     wait: float | None  # seconds the event may lie in its queue before that; by default as long as the lease
     attempts: int | None
-    backoff_s: float
-    backoff_cap_s: float | None
+    backoff_s: float | None  # by default RETRY_JOB_BASE_DELAY_SECONDS
+    backoff_cap_s: float | None  # by default, with that, RETRY_JOB_MAX_DELAY_SECONDS
     jitter: bool
     needs: Sequence[str]  # dependencies; nothing is handed over while one of them is down
     version: int  # raise it when what it gives means something else
@@ -66,8 +64,8 @@ class RemoteStage(Stage[..., Any]):
         lease: float = LEASE_S,
         wait: float | None = None,
         attempts: int | None = None,
-        backoff_s: float = BACKOFF_S,
-        backoff_cap_s: float | None = BACKOFF_CAP_S,
+        backoff_s: float | None = None,
+        backoff_cap_s: float | None = None,
         jitter: bool = False,
         needs: Sequence[str] = (),
         version: int = 1,
@@ -98,8 +96,26 @@ class RemoteStage(Stage[..., Any]):
         self.cap_ms = None if backoff_cap_s is None else int(1000 * backoff_cap_s)
         self.jitter = jitter
 
-    def policy(self, base: Policy) -> Policy:
-        return base if base.pinned else replace(super().policy(base), cap_ms=self.cap_ms, jitter=self.jitter)
+    def policy(self, job: Job) -> Policy:
+        """As that of any stage; waits that neither it nor its pipeline says are RETRY_JOB_BASE_DELAY_SECONDS and twice
+        that each time, up to RETRY_JOB_MAX_DELAY_SECONDS."""
+        if job.policy.pinned:
+            return job.policy
+        found = replace(super().policy(job), jitter=self.jitter)
+        if self.backoff_s is not None or self.cap_ms is not None:
+            return replace(found, cap_ms=self.cap_ms)
+        if self.pipeline.says_waits:
+            return found
+        base_ms, cap_ms = _delays()
+        return replace(found, base_ms=base_ms, cap_ms=cap_ms)
+
+
+def _delays() -> tuple[int, int]:
+    from perdure.settings import current  # heavy, and a pipeline is defined without it
+
+    settings = current()
+    base_s, cap_s = settings.retry_job_base_delay_seconds, settings.retry_job_max_delay_seconds
+    return round(base_s * 1000), round(cap_s * 1000)
 
 
 def add_remote(pipeline: Pipeline, name: str, module: str, options: dict[str, Any]) -> RemoteStage:

@@ -6,7 +6,6 @@ Stage code makes them, `Stage.collect` turns them into a `Produced`, and the run
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,16 +14,13 @@ from typing import Any, Generic, TypeVar
 from perdure.core.chunk import Chunk, Connection, revision
 from perdure.core.fingerprint import digest
 from perdure.core.frozen import frozen
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.words import words
 from perdure.engine.codec import ANY, Codec, clean
 from perdure.errors import InputInvalid, PerdureError, Permanent
 from perdure.store.operations import ChunkSet, EmittedRow, NewChunk
 
 T = TypeVar("T")
-
-#: Names of pipelines, stages, rows and dependencies.
-NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-NAME_RULE = "a small letter, then at most 62 small letters, digits, _ or -"
 
 #: A row's key is part of an index, and an index holds no more.
 ROW_KEY_BYTES_MAX = 2_000

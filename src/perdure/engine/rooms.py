@@ -5,12 +5,14 @@ A lock goes with its process, and is seen by whoever shares the directory, in an
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from perdure.store.descriptors import close_unshared, open_unshared
@@ -42,9 +44,84 @@ def new_room(within: Path | None = None) -> Path:
 
 def remove(room: Path) -> None:
     """The room and all that is in it."""
-    shutil.rmtree(room, ignore_errors=True)
+    with suppress(OSError):
+        _delete(room)
     if (lock := _locks.pop(room, None)) is not None:
         close_unshared(lock)
+
+
+async def remove_soon(room: Path) -> None:
+    """The same for an event loop: a room with something in it, which may be very much, is removed in a thread."""
+    with suppress(OSError):
+        room.rmdir()
+    if room.exists():
+        await asyncio.to_thread(remove, room)
+    else:
+        remove(room)
+
+
+def empty(room: Path) -> None:
+    """Remove all that is in it, however deep; links are not followed. Raises: OSError."""
+    top = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        names = os.listdir(top)
+        moved = map(".{}".format, count())
+        while (
+            names
+        ):  # a directory moves up before it is looked into: depth costs neither stack nor descriptors
+            name = names.pop()
+            if _is_directory(name, top):
+                names += _emptied(name, top, moved)
+                os.rmdir(name, dir_fd=top)
+            else:
+                os.unlink(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _emptied(name: str, top: int, moved: Iterator[str]) -> list[str]:
+    """Remove the files of a directory, and move its directories to the top; their new names."""
+    inner = _opened(name, top)
+    found = []
+    try:
+        for each in os.listdir(inner):
+            if not _is_directory(each, inner):
+                os.unlink(each, dir_fd=inner)
+                continue
+            while True:
+                fresh = next(moved)
+                with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                    os.mkdir(fresh, dir_fd=top)  # a name that is free; a rename replaces an empty directory
+                    os.rename(each, fresh, src_dir_fd=inner, dst_dir_fd=top)
+                    break
+            found.append(fresh)
+    finally:
+        os.close(inner)
+    return found
+
+
+def _opened(name: str, within: int) -> int:
+    """A descriptor of a directory, of any mode if it is ours. Whoever put it there may replace it by a link meanwhile,
+    which is not followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=within)
+    except PermissionError:
+        place = os.open(name, flags | getattr(os, "O_PATH", 0), dir_fd=within)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        return os.open(".", flags, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def _is_directory(name: str, within: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
+
+
+def _delete(room: Path) -> None:
+    empty(room)
+    room.rmdir()
 
 
 @contextmanager
@@ -69,7 +146,7 @@ def _cleared(room: Path) -> bool:
         return False  # no room, or somebody else's
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(room)
+        _delete(room)
     except OSError:
         return False  # somebody is in it, or was quicker
     finally:

@@ -13,8 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
-from perdure.core.lane import lane_of
+from perdure.core.gathered import Gathered
+from perdure.core.lane import lane_of, sized
 from perdure.core.model import repairs
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.outcome import (
     Crashed,
     Dead,
@@ -38,6 +40,7 @@ from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
+from perdure.engine.fetched import fetched_content, is_fetched
 from perdure.engine.gathering import gather, outdated
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
@@ -49,10 +52,19 @@ from perdure.engine.recovery import publish_end
 from perdure.engine.remote import RemoteStage
 from perdure.engine.result import Spawn
 from perdure.engine.slate import Slate
+from perdure.engine.stage import Limits
 from perdure.engine.stage_cell import LocalFile, SavedUnreadable
 from perdure.engine.threads import Threads
 from perdure.engine.wiring import GATHERED, PREVIOUS
-from perdure.errors import DependencyDown, LeaseLost, Permanent, StoreError, Transient, Unstorable
+from perdure.errors import (
+    DependencyDown,
+    LeaseLost,
+    Permanent,
+    PipelineInvalid,
+    StoreError,
+    Transient,
+    Unstorable,
+)
 from perdure.settings import current, using
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
@@ -82,7 +94,10 @@ class Runner:
         events: Events,
         nursery: Nursery,
         slate: Slate,
+        limits: Limits = (None, None),
     ) -> None:
+        """`limits`: of stages that have none of their own."""
+        self.limits = limits
         self.store = store
         self.blobs = blobs
         self.pipelines = pipelines
@@ -93,6 +108,7 @@ class Runner:
         self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
+        self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self.cells = True  # tests may want every stage in this process
 
     def begin(
@@ -122,7 +138,7 @@ class Runner:
                 await self._settle(journey, result)
         except LeaseLost:
             self.events.publish(
-                WriteFenced(job.id, job.document_id, job.org, job.pipeline, job.attempts, journey.stage)
+                WriteFenced(job.key, job.document_id, job.org, job.pipeline, job.attempts, journey.stage)
             )
         finally:
             journey.document.close()
@@ -140,7 +156,7 @@ class Runner:
         if pipeline is None:
             known = ", ".join(sorted(self.pipelines)) or "none"
             return Unserved(job.stage, f"no pipeline {job.pipeline!r} in this worker (it has {known})")
-        where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
+        where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, job.stage)
         traceparent = traceparent_in(claimed.document.meta)
         self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed, traceparent))
         try:
@@ -179,7 +195,16 @@ class Runner:
 
     async def _fetch(self, journey: Journey, record: DocumentRecord) -> None:
         """Bring the document's content within reach of code that has no event loop."""
-        if record.blob is not None:
+        if is_fetched(journey.job, record, self.pipelines):
+            journey.folder = rooms.new_room()
+            known = (self.store, self.blobs, journey.job, record, self.pipelines, journey.folder)
+            try:
+                record, journey.file = await fetched_content(*known)
+            except (BlobMissing, BlobCorrupt) as error:
+                raise Permanent(
+                    "content_missing", f"what was fetched cannot be read any more: {error}"
+                ) from error
+        elif record.blob is not None:
             try:
                 journey.file = await self.blobs.path(record.blob)
                 if journey.file is None:
@@ -203,11 +228,11 @@ class Runner:
                 found
                 and stage.name not in journey.ignored
                 and saving.matches(found, stage, input_hash)
-                and not await outdated(self.store, journey, stage, self.pipelines)
+                and not await self._outdated(journey, stage)
             ):
                 journey.hashes[stage.name] = found.output_hash
                 self.events.publish(
-                    StageSkipped(job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
+                    StageSkipped(job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
             if stage.needs and journey.probe not in stage.needs and await self._away(stage):
@@ -220,7 +245,7 @@ class Runner:
                 await self._hand_over(journey, stage, input_hash)
                 return None
             if stage.gathers:
-                journey.gathered = await gather(self.store, journey, stage, self.pipelines)
+                journey.gathered = await self._gather(journey, stage)
                 if journey.gathered is None:
                     return Spawning(stage.name)
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
@@ -235,6 +260,26 @@ class Runner:
         await self._check_kept(journey, journey.outputs)
         return Finished()
 
+    async def _outdated(self, journey: Journey, stage: AnyStage) -> bool:
+        if not stage.gathers or not await self._gathers(journey, stage):
+            return False
+        return await outdated(self.store, journey, stage, self.pipelines)
+
+    async def _gather(self, journey: Journey, stage: AnyStage) -> Gathered | None:
+        if not await self._gathers(journey, stage):
+            return Gathered({}, {})
+        return await gather(self.store, journey, stage, self.pipelines)
+
+    async def _gathers(self, journey: Journey, stage: AnyStage) -> bool:
+        """Whether the stage has to wait for what the document spawned."""
+        if stage.gathers_if is None:
+            return True
+        name, holds = stage.gathers_if
+        earlier = stage.pipeline.at(name)
+        if journey.document.kind != "url" or earlier is None:
+            return False
+        return holds(earlier.codec.decode(await self._raw(journey, name)))
+
     async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:
         """From here on another service has the job; its answer brings it back."""
         raws = {name: await self._raw(journey, name) for name in stage.sources}
@@ -243,7 +288,7 @@ class Runner:
         if not await self.store.hand_over(handing):
             raise LeaseLost("the lease passed on")
         job = journey.job
-        where = (job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
+        where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
         self.events.publish(StageHandedOver(*where, stage.event))
 
     async def _step(
@@ -269,6 +314,8 @@ class Runner:
         output = await saving.stage_output(
             stage, ran.produced.output, input_hash, duration_ms, self.blobs, degraded
         )
+        if 0 < current().large_bytes <= output.size:
+            job = journey.job = replace(journey.job, lane=sized(journey.job.lane, True))
         rows, spawned = saving.told_apart(ran.emitted)
         rows += ran.produced.rows
         documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
@@ -310,7 +357,7 @@ class Runner:
         journey.outputs.append(output)
         self.events.publish(
             StageSaved(
-                job.id, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms,
+                job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms,
                 journey.document.size, journey.rerun(stage.name),
             )
         )  # fmt: skip
@@ -351,10 +398,16 @@ class Runner:
         except Exception as error:
             if not fallback.degrades(stage, journey.job, error):
                 raise
-            if isinstance(told := telling(error), DependencyDown):
+            if isinstance(told := telling(error), DependencyDown) and NAME.fullmatch(told.name):
                 await self._held(journey, stage, told)  # or nobody would know that the service is away
                 journey.lane = stage.lane
-            return await fallback.stand_in(self.threads, journey, stage, raws, error), True
+            self.slate.start(journey.slot, 0, stage.lease_ms)
+            try:
+                return await fallback.stand_in(
+                    self.threads, journey, stage, raws, error, stage.limits(self.limits)[0]
+                ), True
+            finally:
+                self.slate.pause(journey.slot)
 
     def _answered(self, journey: Journey, name: str) -> bool:
         """Whether a service gave this output to the present generation."""
@@ -395,7 +448,7 @@ class Runner:
     async def _failed(self, journey: Journey, pipeline: Pipeline, error: Exception) -> Result:
         """The result that an exception stands for."""
         stage = pipeline.at(journey.stage)
-        policy = stage.policy(journey.job.policy) if stage is not None else None
+        policy = stage.policy(journey.job) if stage is not None else None
         match error:
             case CellCrashed():
                 return Crashed(journey.stage, error.reason, str(error), policy)
@@ -403,7 +456,7 @@ class Runner:
                 await self._probed(journey, saved=False, down=journey.probe)
                 return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
-                return Overdue(journey.stage, str(error.code), str(error), policy)
+                return Overdue(journey.stage, str(error.code), str(error), policy, alone=journey.alone)
             case CellDoubtful():
                 return Orphaned(journey.stage, str(error))
             case NurseryLost():
@@ -411,10 +464,13 @@ class Runner:
             case PreloadFailed():  # a broken installation is nobody's attempt; another worker may do better
                 return Unserved(journey.stage, str(error))
         told, held = telling(error), False
+        if isinstance(told, DependencyDown) and not NAME.fullmatch(told.name):
+            words = f"DependencyDown names {told.name!r}: the name of a dependency must be {NAME_RULE}"
+            error = told = PipelineInvalid(words)
         await self._probed(journey, saved=False, down=told.name if isinstance(told, DependencyDown) else None)
         if isinstance(told, DependencyDown):
             held = await self._held(journey, stage, told)
-        return Raised(journey.stage, error, held, policy)
+        return Raised(journey.stage, error, held, policy, journey.progressed)
 
     async def _probed(self, journey: Journey, saved: bool, down: str | None = None) -> None:
         """Tell what a lent document found out: what its calls say, or, if it made none, how its stage ended."""

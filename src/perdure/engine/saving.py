@@ -144,9 +144,7 @@ def told_apart(emitted: Sequence[Emitted]) -> tuple[tuple[EmittedRow, ...], tupl
 
 def repair(job: Job, stage: AnyStage) -> NewJob:
     """A follow-up that runs the stage, and what depends on it, again; held while a service that it needs is down."""
-    policy = replace(
-        stage.policy(job.policy), attempts=REPAIR_ATTEMPTS, cap_ms=REPAIR_CAP_MS, pinned=True, hooks=()
-    )
+    policy = replace(stage.policy(job), attempts=REPAIR_ATTEMPTS, cap_ms=REPAIR_CAP_MS, pinned=True, hooks=())
     return NewJob(
         job.pipeline, job.queue, stage.name, lane_of(stage.needs), name=f"{REPAIR}{job.pipeline}",
         delay_ms=REPAIR_DELAY_MS, policy=policy, input=job.input, lease_ms=stage.lease_ms,
@@ -161,7 +159,8 @@ async def children(
     jobs: list[NewJob] = []
     for spawn in spawned:
         pipeline = pipelines.get(spawn.pipeline) or find_pipeline(spawn.pipeline, spawn.module)
-        new = first_job(pipeline)
+        whose = (spawn.collection or collection) if isinstance(spawn, SpawnDocument) else ""
+        new = first_job(pipeline, pipeline.policy_of(whose))
         if not isinstance(spawn, SpawnDocument):
             if any(other.name == spawn.name for other in jobs):
                 raise Permanent("spawn_repeated", f"a stage spawned two {spawn.name} jobs of one document")

@@ -18,7 +18,9 @@ FIELDS = 8
 TOKEN, JOB, LEASE, STARTED, DEADLINE, RENEWED, REVOKED, USED = range(FIELDS)
 SLOTS_MAX = 4096
 KEPT = SLOTS_MAX * FIELDS * 8  # behind the slots: when the keeper was last at work
-SIZE = KEPT + 8
+TICKS = KEPT + 8  # and how often the worker's event loop has ticked
+SIZE = TICKS + 8
+HERE, IN_CELL = 1, 2  # where stage code runs that has begun
 _WORD = struct.Struct("<q")
 _SLOT = struct.Struct(f"<{FIELDS}q")
 _TAKEN = struct.Struct("<7q")  # from JOB on
@@ -38,6 +40,7 @@ class Held:
     started: bool
     deadline_ms: int  # 0: none
     renewed_ms: int
+    here: bool = False  # it runs in the worker's own process, not in a cell
 
 
 def shared_memory(name: str, size: int) -> tuple[mmap.mmap, int]:
@@ -91,9 +94,9 @@ class Slate:
         _WORD.pack_into(self._memory, begin, token)
         return slot
 
-    def start(self, slot: int, deadline_ms: int, lease_ms: int) -> None:
+    def start(self, slot: int, deadline_ms: int, lease_ms: int, where: int = HERE) -> None:
         """Stage code begins; the keeper ends it by force at `deadline_ms` (0: never)."""
-        _RUNNING.pack_into(self._memory, slot * _SLOT.size + _WORD.size * LEASE, lease_ms, 1, deadline_ms)
+        _RUNNING.pack_into(self._memory, slot * _SLOT.size + _WORD.size * LEASE, lease_ms, where, deadline_ms)
 
     def pause(self, slot: int) -> None:
         """No stage code runs."""
@@ -111,6 +114,10 @@ class Slate:
         """The job was settled, or is another's."""
         self._put(slot, TOKEN, 0)
         self._free.append(slot)
+
+    def tick(self) -> None:
+        """The worker's event loop runs."""
+        _WORD.pack_into(self._memory, TICKS, self.ticks() + 1)
 
     def unkept_ms(self, now_ms: int) -> int:
         """For how long nobody has kept our leases; 0 where nobody ever did, as in a worker driven by hand."""
@@ -132,8 +139,13 @@ class Slate:
             if not used:
                 break
             if token and token == self._get(slot, TOKEN):
-                found.append(Held(slot, token, job_id, lease_ms, bool(started), deadline_ms, renewed_ms))
+                here = started == HERE
+                found.append(Held(slot, token, job_id, lease_ms, started != 0, deadline_ms, renewed_ms, here))
         return found
+
+    def ticks(self) -> int:
+        """How often the worker's event loop has ticked; 0: it has not begun."""
+        return int(_WORD.unpack_from(self._memory, TICKS)[0])
 
     def kept(self, now_ms: int) -> None:
         """The keeper is at work."""

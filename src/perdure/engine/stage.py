@@ -13,20 +13,23 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 from perdure.core.frozen import frozen
 from perdure.core.gathered import Gathered
 from perdure.core.lane import lane_of
-from perdure.core.model import Policy
+from perdure.core.model import Job, Policy
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.outcome import Failure
 from perdure.engine.address import module_address
 from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.option import Option
-from perdure.engine.result import NAME, NAME_RULE, Produced, Result, chunk_set
+from perdure.engine.result import Produced, Result, chunk_set
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
 if TYPE_CHECKING:
     from perdure.engine.pipeline import Pipeline
 
+#: Seconds that a run may take, and may show no progress; None: any time.
+Limits = tuple[float | None, float | None]
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = TypeVar("Check", bound=Callable[..., bool])
@@ -42,6 +45,9 @@ class StageOptions(TypedDict, total=False):
     timeout: float | None  # seconds one run may take
     stall: float | None  # seconds it may show no progress
     isolate: bool  # in a process of its own that can be killed
+    isolate_from: int | None  # there if what it reads of earlier stages has at least this many bytes
+    sandbox: bool  # which can reach no network and no file but its own
+    statements: Iterable[str]  # that such a process may give in Result(sql=...)
     memory_mb: int  # of that process
     cpu_s: int | None  # of that process
     reuse: int  # runs that such a process serves, one after the other, as long as all go well
@@ -53,6 +59,8 @@ class StageOptions(TypedDict, total=False):
     backoff_s: float | None
     model: str | Callable[[], str | None] | None  # saves of another model are not taken up
     was: str | None  # its name before it was renamed
+    # gather only for a document that was fetched and where this holds of an earlier stage's output: (stage, test)
+    gathers_if: tuple[str, Callable[[Any], bool]] | None
 
 
 @frozen
@@ -89,6 +97,9 @@ class Stage(Generic[P, R]):
         timeout: float | None = None,
         stall: float | None = None,
         isolate: bool = False,
+        isolate_from: int | None = None,
+        sandbox: bool = False,
+        statements: Iterable[str] = (),
         memory_mb: int = 2048,
         cpu_s: int | None = None,
         reuse: int = 1,
@@ -99,6 +110,7 @@ class Stage(Generic[P, R]):
         backoff_s: float | None = None,
         model: str | Callable[[], str | None] | None = None,
         was: str | None = None,
+        gathers_if: tuple[str, Callable[[Any], bool]] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -107,7 +119,10 @@ class Stage(Generic[P, R]):
         self.wiring = wiring
         self.is_async = inspect.iscoroutinefunction(fn)
         self.version, self.was = version, was
-        self.timeout, self.stall, self.isolate = timeout, stall, isolate
+        self.timeout, self.stall = timeout, stall  # as it says itself; see `limits`
+        self.isolate, self.isolate_from = isolate, isolate_from
+        self.sandbox = sandbox
+        self.statements = frozenset([statements] if isinstance(statements, str) else statements)
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
         self.reuse, self.preload = reuse, tuple(preload)
         self.needs = needs if callable(needs) else (needs,) if isinstance(needs, str) else tuple(needs)
@@ -117,7 +132,7 @@ class Stage(Generic[P, R]):
         self.reads = wiring.sources  # the stages that it or a contract of it reads
         self.wants_context = CONTEXT in wiring.inputs.values()
         self.wants_previous = PREVIOUS in wiring.inputs.values()
-        self.gathers = GATHERED in wiring.inputs.values()
+        self.gathers, self.gathers_if = GATHERED in wiring.inputs.values(), gathers_if
         self.codec = Codec(wiring.output, f"what stage {self.name} gives")
         self._codecs: dict[str, Codec] = {}  # of what it reads
         self._check_options()
@@ -146,11 +161,22 @@ class Stage(Generic[P, R]):
             self.name
         }
 
+    def limits(self, default: Limits) -> Limits:
+        """Seconds that one run may take, and may show no progress: as the stage says, or else the default."""
+        if self.timeout is not None or self.stall is not None:
+            return self.timeout, self.stall
+        return default
+
     @property
     def lane(self) -> str:
         """Where its jobs stand; no document is held for a stage that has a fallback."""
         needs = self.needs
         return lane_of(needs) if needs and self.substitute is None else ""
+
+    @property
+    def wants_cells(self) -> bool:
+        """Whether some of its runs are to be in a process of their own."""
+        return self.isolate or self.isolate_from is not None
 
     @property
     def target(self) -> str:
@@ -161,12 +187,14 @@ class Stage(Generic[P, R]):
         """The model its output depends on, asked anew each time."""
         return self.model() if callable(self.model) else self.model
 
-    def policy(self, base: Policy) -> Policy:
+    def policy(self, job: Job) -> Policy:
         """The job's policy with this stage's own settings; a document that brought its own keeps them."""
+        base = job.policy
         if base.pinned:
             return base
         # the job's budget is that of its most patient stage
-        attempts = self.attempts if self.attempts is not None else min(base.attempts, self.pipeline.attempts)
+        usual = self.pipeline.attempts_of(job.collection or "" if "/" not in job.key else "")
+        attempts = self.attempts if self.attempts is not None else min(base.attempts, usual)
         base_ms = base.base_ms if self.backoff_s is None else int(1000 * self.backoff_s)
         return replace(base, attempts=attempts, base_ms=base_ms)
 
@@ -311,11 +339,15 @@ class Stage(Generic[P, R]):
             lease_s=self.lease_s,
             attempts=self.attempts,
         )
+        if self.isolate_from is not None and self.isolate_from < 0:
+            raise PipelineInvalid(f"{owner}: isolate_from must be 0 or more, not {self.isolate_from!r}")
         check_lease(owner, self.lease_s)
-        if self.reuse > 1 and not self.isolate:
+        if self.reuse > 1 and not self.wants_cells:
             raise PipelineInvalid(
                 f"{owner}: reuse is for stages that run in a process of their own (isolate=True)"
             )
+        if self.sandbox and not self.isolate:
+            raise PipelineInvalid(f"{owner}: sandbox is for stages with isolate=True")
         if self.backoff_s is not None and self.backoff_s < 0:
             raise PipelineInvalid(f"{owner}: backoff_s must not be negative")
         for name in (*self.needs, *([] if self.was is None else [self.was])):

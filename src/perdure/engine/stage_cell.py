@@ -6,17 +6,19 @@ The cell never touches the store. It asks the runner to save items and answers w
 from __future__ import annotations
 
 import asyncio
-import pickle
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
 from perdure.core.chunk import Connection
 from perdure.core.frozen import frozen
-from perdure.core.scope import MESSENGERS, WORK, Work
+from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
+from perdure.engine import cell, cell_messages, sandbox, wire
 from perdure.engine.context import Context
+from perdure.engine.crossing import crosses
 from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Emitted, Produced
@@ -47,6 +49,10 @@ class StageAbsent(PerdureError):
         super().__init__(
             f"a process of its own cannot find {target} ({why}); define the pipeline at the top of its module"
         )
+
+
+crosses(SavedUnreadable, stage=str)
+crosses(StageAbsent)
 
 
 @frozen
@@ -82,14 +88,31 @@ class Assignment:
     input_hash: str
     work: Work
     known: dict[str, Any]  # by messengers
-    room: str  # for its temporary files; the worker removes it, however the cell ends
-    settings: Settings | None  # that the app was made with
+    room: (
+        str | None
+    )  # for its temporary files; the worker removes it, however the cell ends. None: a den has it
+    settings: dict[str, Any] | None  # that the app was made with
+    tells: bool = False  # say when the stage itself begins
+    serves: Sequence[str] = ()  # the pipelines of the app, for a stage that could as well run there
+
+    def packed(self) -> bytes:
+        """For `run`."""
+        values = [getattr(self, one.name) for one in fields(self)]
+        return wire.encode([list(astuple(one)) if isinstance(one, Work) else one for one in values])
+
+    @staticmethod
+    def unpacked(payload: bytes) -> Assignment:
+        """What was packed."""
+        given = Assignment(*wire.decode(payload))
+        plain: Any = given.work
+        work = Work(*plain)
+        return replace(given, work=replace(work, needs=tuple(work.needs)))
 
 
 def run(payload: bytes, ask: Callable[[bytes], bytes]) -> bytes:
-    """Called in the cell: run the stage and give back (produced, emitted)."""
-    given: Assignment = pickle.loads(payload)
-    with using(given.settings):
+    """Called in the cell: run the stage and give back what it produced and emitted."""
+    given = Assignment.unpacked(payload)
+    with using(None if given.settings is None else Settings.model_construct(**given.settings)):
         return _run(given, ask)
 
 
@@ -98,26 +121,33 @@ def _run(given: Assignment, ask: Callable[[bytes], bytes]) -> bytes:
         stage = find_target(given.target)
     except Exception as error:
         raise StageAbsent(given.target, str(error)) from error
-    tempfile.tempdir = given.room
-    document = Document.from_payload(given.document, LocalFile(Path(given.file) if given.file else None))
+    room, file = given.room, given.file
+    if room is None:
+        sandbox.enter(cell.den)
+        room, file = f"{cell.den}/{cell.TEMPORARY}", file and f"{cell.den}/{cell.DOCUMENT}"
+    tempfile.tempdir = room
+    document = Document.from_payload(given.document, LocalFile(Path(file) if file else None))
     context = Context(
         CellPort(ask, given.items), document, stage.name, version=stage.version, attempt=given.attempt,
-        generation=given.generation, input_hash=given.input_hash, is_async=stage.is_async,
+        generation=given.generation, input_hash=given.input_hash, is_async=stage.is_async, serves=given.serves,
     )  # fmt: skip
     WORK.set(given.work)
+    PACKED.update(given.known)
     for name in given.known.keys() & MESSENGERS.keys():
         MESSENGERS[name].unpack(given.known[name])
+    if given.tells:
+        ask(cell_messages.ask("begun"))
     try:
         values = load(stage, given.raws, {})
         arguments = stage.arguments(document, context, values, given.input)
         returned = asyncio.run(stage.fn(**arguments)) if stage.is_async else stage.fn(**arguments)
         produced, emitted, _ = conclude(stage, document, context, values, returned)
-        return pickle.dumps((produced, emitted))
+        return cell_messages.answer(produced, emitted)
     finally:
         document.close()
         reports = {name: told for name, one in MESSENGERS.items() if (told := one.report()) is not None}
         if given.work.requests or given.work.probed is not None or reports:
-            ask(pickle.dumps(("calls", None, (given.work.requests, given.work.probed, reports), None)))
+            ask(cell_messages.ask("calls", given.work.requests, given.work.probed, reports))
 
 
 def load(stage: AnyStage, raws: Mapping[str, bytes], loaded: dict[str, Any]) -> dict[str, Any]:
@@ -160,21 +190,19 @@ class CellPort:
         return self._items
 
     def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
-        self._ask(pickle.dumps(("item", key, value, emitted)))
+        self._ask(cell_messages.item(key, value, emitted))
 
     async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         self.save_item_sync(key, value, emitted)
 
     def nearest_sync(self, threshold: float, each: int) -> list[Connection]:
-        found: list[Connection] = pickle.loads(self._ask(pickle.dumps(("nearest", threshold, each, None))))
-        return found
+        return cell_messages.connections(self._ask(cell_messages.ask("nearest", threshold, each)))
 
     async def nearest(self, threshold: float, each: int) -> list[Connection]:
         return self.nearest_sync(threshold, each)
 
     def connect_sync(self, threshold: float, each: int) -> int:
-        number: int = pickle.loads(self._ask(pickle.dumps(("connect", threshold, each, None))))
-        return number
+        return int(self._ask(cell_messages.ask("connect", threshold, each)))
 
     async def connect(self, threshold: float, each: int) -> int:
         return self.connect_sync(threshold, each)
@@ -182,4 +210,4 @@ class CellPort:
     def progress(self, done: float, total: float | None) -> None:
         if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:
             self._told_s = now_s
-            self._ask(pickle.dumps(("progress", done, total, None)))
+            self._ask(cell_messages.ask("progress"))

@@ -140,7 +140,9 @@ class StuckSweep:
                 Run(run.status, run.duration_ms, dict(run.errors), *found, run.since_ms)
             )
         finally:  # one that failed because the store is away is told of as well
-            self.events.publish(StuckSwept(run.status, *found, *done, run.since_ms, tuple(run.problems)))
+            self.events.publish(
+                StuckSwept(run.status, *found, *done, run.since_ms, tuple(run.problems), run.duration_ms)
+            )
         return run
 
     async def _handle(self, run: StuckRun, page: Page, now_ms: int) -> None:

@@ -1,9 +1,9 @@
 """`perdure worker`: a small process without user code that outlives the one that runs the stages.
 
 It holds the worker's lock, renews the leases, sweeps, and starts the child. When the child dies it knows the exact
-signal and, from the slate, what was in hand: documents are given back at once. A child whose stage holds the
-interpreter past its hard timeout is killed. If that stage was the only one, it is charged; of several any one may have
-held the others up, so all are tried again alone, where the one to blame is found out.
+signal and, from the slate, what was in hand: documents are given back at once. A child whose event loop stands still
+(`loop_watch`), or whose stage holds the interpreter past its hard timeout, is killed. `blame` says who pays: of several
+any one may have held the others up, so all are tried again alone, where the one to blame is found out.
 
     supervisor                               child (`python -m perdure.cli.child MODULE:APP`)
       spawn, slate in shared memory     →      import the app
@@ -20,16 +20,17 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from perdure.core.events import Events, WorkerLost
-from perdure.core.model import Job
-from perdure.core.outcome import Orphaned, Overdue, Result, Stopped
+from perdure.core.events import Events, WorkerLost, WorkerStalled
+from perdure.core.outcome import Orphaned
 from perdure.core.stuck import StuckPolicy
+from perdure.engine.blame import Begun, Standstill, result_of
 from perdure.engine.child_process import WAIT_S, Child
 from perdure.engine.keeper import Keeper, monotonic_ms
+from perdure.engine.loop_watch import LoopWatch, stack_of
 from perdure.engine.recovery import recover
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention, Sweeper
@@ -42,6 +43,9 @@ LOOK_S = 0.2
 RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEADY_S = 10.0
 LEAVE_S = 6.0  # beyond its grace, for a child to interrupt what is left and to write that down
+HELD_MS = 1_500  # of silence, without which a stage past its timeout is about to be ended by its own loop
+DEAF_MS = 5_000  # of silence, by which a child that is to leave is known to have heard nothing
+TELL_S = 2.0  # for the store to say which documents a child that stands still has in hand
 USAGE = 2
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -59,11 +63,13 @@ class Supervisor:
         *,
         inherited: Sequence[int] = (),
         opened: Callable[[SqlStore, dict[str, Any]], None] = lambda store, hello: None,
+        closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`inherited`: file descriptors that the child has, too; `opened` hears of the store and the child's hello."""
+        """`inherited`: file descriptors that the child has, too; `opened` hears of the store and the child's hello,
+        `closing` is called before the store is closed."""
         self.target = target
         self._inherited = tuple(inherited)
-        self._opened = opened
+        self._opened, self._closing = opened, closing
         self.options = options
         self.events = events or Events()
         self.stops = 0
@@ -73,6 +79,7 @@ class Supervisor:
         self._keeping: asyncio.Task[None] | None = None
         self._worker = 0
         self._grace_s = 0.0
+        self._stall_ms = 0  # of silence of the child's event loop, after which it is ended; 0: never
         self._child: Child | None = None
 
     async def run(self) -> int:
@@ -173,7 +180,7 @@ class Supervisor:
             hello["retention_age_ms"], hello["retention_count"], calls_age_ms=hello["retention_calls_ms"]
         )
         sweeper = Sweeper(store, self.events, retention, StuckPolicy(**hello["stuck"]))
-        self._grace_s = hello["grace_s"]
+        self._grace_s, self._stall_ms = hello["grace_s"], int(hello["loop_stall_s"] * 1000)
         self._keeper = Keeper(
             store, self.events, self._worker, child.slate, sweeper, on_absence=self._expect_suspects
         )
@@ -184,25 +191,53 @@ class Supervisor:
         assert self._keeper is not None
         assert self._store is not None
         self._keeper.slate = child.slate
+        watch = self._keeper.loop = LoopWatch(child.slate.ticks)
         loop = asyncio.get_running_loop()
         await self._give_back_late_claims()
         with suppress(ConnectionError):  # it has ended
             await loop.sock_sendall(child.control, json.dumps({"worker": self._worker}).encode() + b"\n")
         self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
-        overdue = False
+        still: Standstill | None = None
         told, leave_s = 0, math.inf
         while not ended.done():
             await asyncio.wait({ended}, timeout=LOOK_S)
+            silent_ms = watch.look(monotonic_ms())
             if self.stops > told:
-                told, leave_s = self.stops, loop.time() + self._grace_s + LEAVE_S
-                child.send_signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
+                told = self.stops
+                leave_s = loop.time() + (self._grace_s + LEAVE_S if told == 1 else 0)
+                if told == 1:
+                    child.send_signal(signal.SIGTERM)
+            leaving = loop.time() >= leave_s
             # one that was dead before we looked, because we stood still ourselves, was not past its time
-            overdue = overdue or (child.lives and _overdue(child.slate))
-            if overdue or loop.time() > leave_s or self._store.lost is not None:
+            if still is None and child.lives:
+                still = self._standstill(child.slate, silent_ms, leaving)
+                if still is not None:
+                    await self._tell(child, silent_ms)
+            if still is not None or leaving or self._store.lost is not None:
                 child.send_signal(signal.SIGKILL)
-        await self._recover(child, ended.result(), overdue)
+        await self._recover(child, ended.result(), still)
         return ended.result()
+
+    def _standstill(self, slate: Slate, silent_ms: int, leaving: bool) -> Standstill | None:
+        """Why the child cannot go on, if its event loop stands still."""
+        now_ms, held_up = monotonic_ms(), silent_ms >= HELD_MS or not slate.ticks()
+        if held_up and any(held.started and 0 < held.deadline_ms < now_ms for held in slate.held()):
+            return Standstill("worker stood still past a stage's timeout", overdue=True)
+        bound_ms = DEAF_MS if leaving else self._stall_ms
+        if 0 < bound_ms <= silent_ms:
+            return Standstill(f"worker stood still for {silent_ms // 1000} s")
+        return None
+
+    async def _tell(self, child: Child, silent_ms: int) -> None:
+        """Say what a child that stands still has in hand, and where it stands."""
+        assert self._store is not None
+        stack, here = await stack_of(child.process, child.slate), Begun.on(child.slate).here
+        begun: tuple[tuple[str, str], ...] = ()
+        with suppress(StoreError, TimeoutError):  # those that are recovered are told anyway
+            jobs = await asyncio.wait_for(self._store.in_hand(self._worker), TELL_S)
+            begun = tuple((job.document_id, job.stage) for job in jobs if (job.id, job.token) in here)
+        self.events.publish(WorkerStalled(self._worker, silent_ms, begun, stack))
 
     def _expect_suspects(self) -> None:
         """Another worker seems to be dead: let the child prepare for documents that run in processes of their own."""
@@ -210,18 +245,18 @@ class Supervisor:
             with suppress(OSError):
                 self._child.control.send(b"!")
 
-    async def _recover(self, child: Child, status: int, overdue: bool) -> None:
+    async def _recover(self, child: Child, status: int, still: Standstill | None) -> None:
         """Whoever held a worker of its own past its time is charged; whoever had begun is suspect; others come back."""
         assert self._store is not None
         how = signal_name(-status) if status < 0 else f"exit status {status}"
-        reason = "worker stood still past a stage's timeout" if overdue else f"worker process ended: {how}"
-        begun = {(held.job_id, held.token) for held in child.slate.held() if held.started}
+        reason = f"worker process ended: {how}" if still is None else still.reason
+        begun, stopping = Begun.on(child.slate), self._stop.is_set()
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + LEAVE_S
         while True:
             try:
                 jobs = await self._store.in_hand(self._worker)
-                results = [(job, self._result(job, begun, overdue, reason)) for job in jobs]
+                results = [(job, result_of(job, begun, still, reason, stopping)) for job in jobs]
                 taken = await recover(self._store, self.events, results, reason)
             except StoreError:
                 if self._store.lost is not None:
@@ -246,19 +281,14 @@ class Supervisor:
                 await recover(self._store, self.events, results, reason)
                 self._store.wake_soon()
 
-    def _result(self, job: Job, begun: set[tuple[int, int]], overdue: bool, reason: str) -> Result:
-        had_begun = (job.id, job.token) in begun  # one that never got onto the slate had not
-        if had_begun and overdue and len(begun) == 1:
-            return Overdue(job.stage, "stage_timeout", f"stage {job.stage} held its worker past its timeout")
-        if self._stop.is_set():
-            return Stopped(job.stage, progressed=True, stage_age_ms=0)
-        return Orphaned(job.stage, reason, blame=had_begun)
-
     async def _close(self, stopping: asyncio.Event) -> None:
         stopping.set()
         if self._keeping is not None:
             await asyncio.wait({self._keeping}, timeout=5)
             self._keeping.cancel()
+        if self._closing is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing(), LEAVE_S)
         try:
             await asyncio.wait_for(self._retire(), LEAVE_S)
         except (StoreError, TimeoutError):
@@ -269,8 +299,3 @@ class Supervisor:
             if not await self._store.in_hand(self._worker):
                 await self._store.retire(self._worker)
             await self._store.close()
-
-
-def _overdue(slate: Slate) -> bool:
-    now_ms = monotonic_ms()
-    return any(held.started and 0 < held.deadline_ms < now_ms for held in slate.held())

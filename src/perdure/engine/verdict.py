@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 from perdure.core.frozen import frozen
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, SettingInvalid
 
 #: Of a cell without a limit.
 LITTLE_BYTES = 2 << 30
@@ -45,6 +45,12 @@ class PreloadFailed(PerdureError):
     """A module that every call needs cannot be imported; no call can run until that is mended."""
 
     code = "preload_failed"
+
+
+class SandboxUnavailable(SettingInvalid):
+    """PERDURE_SANDBOX is `require` and the kernel does not allow it; no file is read here."""
+
+    code = "sandbox_unavailable"
 
 
 @frozen

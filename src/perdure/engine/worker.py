@@ -1,7 +1,8 @@
 """The claim loop: slots, wake-ups, graceful stop. What happens to a claimed job is the runner's business.
 
 Suspect jobs have slots of their own, as many again: they run one by one in cells, must not wait behind a full worker
-and must not keep others from running. A job whose stages are through and that only waits for its end to be committed
+and must not keep others from running. Large documents have slots beside those of small ones, and no organisation holds
+all of them for long (`shares`). A job whose stages are through and that only waits for its end to be committed
 takes no slot any more, so the claim of its successor rides in the same commit; with two claims under way the database
 works on one half of the slots while the stages of the other half run.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from perdure.core.events import WorkerStarted, WorkerStopped
 from perdure.core.model import Job
@@ -21,6 +21,7 @@ from perdure.engine.journey import Journey
 from perdure.engine.keeper import monotonic_ms
 from perdure.engine.recovery import recover
 from perdure.engine.runner import Runner
+from perdure.engine.shares import NOTHING, Asked, Shares
 from perdure.engine.slate import Slate
 from perdure.errors import PerdureError, StoreError
 from perdure.store.base import Store
@@ -37,25 +38,15 @@ GRACE_S = 10.0
 UNKEPT_MS = 3_000
 
 
-@dataclass(slots=True)
-class Slots:
-    """Numbers of slots."""
-
-    jobs: int = 0
-    suspects: int = 0
-
-    def add(self, jobs: int, suspects: int) -> None:
-        self.jobs += jobs
-        self.suspects += suspects
-
-
 class Worker:
     """Claims from its queues and runs up to `concurrency` jobs at a time."""
 
     def __init__(
         self, store: Store, runner: Runner, slate: Slate, worker: int, queues: Sequence[str], concurrency: int,
-        poll_s: float = POLL_S, alone: bool = True,
+        poll_s: float = POLL_S, alone: bool = True, large_slots: int | None = None,
     ) -> None:  # fmt: skip
+        """`large_slots`: besides `concurrency`, where both small and large documents wait; by default half as many, one
+        at least."""
         self.store = store
         self.runner = runner
         self.slate = slate
@@ -74,9 +65,10 @@ class Worker:
         self._claims = False  # by itself, not driven by hand
         self._asking = False  # an ask is on its way
         self._missed = False  # there may be work, but all asks were out
-        self._busy = Slots()  # taken
-        self._unstarted = 0  # of these
-        self._reserved = Slots()  # asked for and not answered yet
+        self.shares = Shares(concurrency, max(1, concurrency // 2) if large_slots is None else large_slots)
+        self._suspects = 0  # slots of suspects that are taken
+        self._suspects_reserved = 0  # and that are asked for and not answered yet
+        self._unstarted = 0  # claimed, and of no line in the slate yet
         self.claimed = 0
         self.grace_s = GRACE_S
 
@@ -127,7 +119,7 @@ class Worker:
         """One claim more, unless enough are under way; one that only looks for suspects goes alone."""
         if self._asking:
             return  # it has not counted the free slots yet
-        if self._asks and (len(self._asks) >= ASKS_MAX or self._free()[0] <= 0):
+        if self._asks and (len(self._asks) >= ASKS_MAX or not self._free()[0].total):
             self._missed = True
             return
         self._asking = True
@@ -145,16 +137,15 @@ class Worker:
             self._missed = False
             self._turn.set()
 
-    def _free(self) -> tuple[int, int]:
+    def _free(self) -> tuple[Asked, int]:
         """Slots for jobs and for suspects that are neither taken nor asked for; as many as the slate has lines."""
-        if self.slate.unkept_ms(monotonic_ms()) > UNKEPT_MS:
-            return 0, 0  # the keeper is frozen: nobody would renew what we took
-        lines = self.slate.room - self._unstarted - self._reserved.jobs - self._reserved.suspects
-        group = max(self.concurrency // 2, GROUP_MIN)
-        free = min(self.concurrency - self._busy.jobs - self._reserved.jobs, lines, group)
-        return max(free, 0), max(
-            min(self.concurrency - self._busy.suspects - self._reserved.suspects, lines - free), 0
-        )
+        now_ms = monotonic_ms()
+        if self.slate.unkept_ms(now_ms) > UNKEPT_MS:
+            return NOTHING, 0  # the keeper is frozen: nobody would renew what we took
+        lines = self.slate.room - self._unstarted - self.shares.reserved - self._suspects_reserved
+        asked = self.shares.ask(max(0, min(lines, max(self.concurrency // 2, GROUP_MIN))), now_ms)
+        suspects = min(self.concurrency - self._suspects - self._suspects_reserved, lines - asked.total)
+        return asked, max(suspects, 0)
 
     @property
     def serves(self) -> tuple[str, ...] | None:
@@ -164,28 +155,34 @@ class Worker:
     async def claim(self) -> bool:
         """One claim for what is free; whether it is worth asking again at once."""
         self._asking = False
-        free, room = self._free()
-        if not free and not room:
+        asked, suspects = self._free()
+        if not asked.total and not suspects:
             return False
         # with another ask under way nobody knows what the store will have been told
         idle = self._idle if self.alone and len(self._asks) < ASKS_MAX else None
-        self._reserved.add(free, room)
+        self.shares.reserve(asked, 1)
+        self._suspects_reserved += suspects
         try:
             asked_ms = monotonic_ms()
             found = await self.store.claim(
-                Claim(self.id, self.queues, new_token(), free, room, idle, self.alone, self.serves)
-            )
+                Claim(
+                    self.id, self.queues, new_token(), asked.small, suspects, idle, self.alone, self.serves,
+                    asked.large, asked.passing, asked.passing_large,
+                )
+            )  # fmt: skip
         except StoreError:
             if self.store.lost is not None:
                 raise
             await asyncio.sleep(self.poll_s)  # the store is away; the flusher has been patient already
             return True
         finally:
-            self._reserved.add(-free, -room)
-        was_idle, self._idle = self._idle, len(found) < free + room
+            self.shares.reserve(asked, -1)
+            self._suspects_reserved -= suspects
+        was_idle, self._idle = self._idle, len(found) < asked.total + suspects
+        more = self.shares.answered(asked, [one.job for one in found if not one.job.suspect])
         await self._start_all(found, asked_ms)
         # once more right after falling idle: what was added before we were marked idle woke nobody
-        return self._idle and not was_idle
+        return more or (self._idle and not was_idle)
 
     async def turn(self) -> int:
         """One claim, run to its end, for whoever drives a worker by hand; how many jobs that were."""
@@ -234,7 +231,12 @@ class Worker:
         task.add_done_callback(self._ended)
 
     def _count(self, job: Job, number: int) -> None:
-        self._busy.add(0, number) if job.suspect else self._busy.add(number, 0)
+        if job.suspect:
+            self._suspects += number
+        elif number > 0:
+            self.shares.take(job, monotonic_ms())
+        else:
+            self.shares.leave(job, monotonic_ms())
 
     def _leave(self, journey: Journey) -> None:
         """Its stages are through: the slot is free."""

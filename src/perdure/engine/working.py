@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -16,13 +16,17 @@ from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURATION, CONFIGURED
 from perdure.core.stuck import StuckPolicy
 from perdure.engine import rooms
+from perdure.engine.about import keep_told
 from perdure.engine.child_process import WAIT_S
 from perdure.engine.crew import Crew, Group, groups
 from perdure.engine.embedded import KeeperThread
 from perdure.engine.garbage import collect
-from perdure.engine.isolate import Nursery
+from perdure.engine.gate import memory_bytes
+from perdure.engine.isolate import Nursery, NurseryLost, PreloadFailed
+from perdure.engine.loop_watch import ticking
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.runner import Runner
+from perdure.engine.sandbox import in_force
 from perdure.engine.slate import Slate
 from perdure.engine.sweeper import Retention
 from perdure.engine.worker import Worker
@@ -36,6 +40,7 @@ GATHER_BATCH = 500
 MOVING = frozenset({"queued", "running", "parked"})
 GARBAGE_S = 6 * 3600
 _log = logging.getLogger("perdure.blobs")
+_workers = logging.getLogger("perdure.worker")
 WORKS_ALREADY = "the app works already; open another one to work twice"
 
 
@@ -69,6 +74,8 @@ class Working:
         self._crew: Crew | None = None
         self._working = asyncio.Lock()
         self._stopping = asyncio.Event()
+        self._sandbox: str | None = None  # of cells that read files; None: not known yet
+        self._entering: asyncio.Task[None] | None = None
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -105,10 +112,12 @@ class Working:
             self.stuck_policy,
             self.queues,
             absent,
+            self.settings.loop_stall_s,
         )
         worker = await asyncio.wrap_future(keeper.start())
         try:
-            await self.work(worker, slate, nursery)
+            async with ticking(slate.tick):
+                await self.work(worker, slate, nursery)
         finally:
             await loop.run_in_executor(None, keeper.stop)
             await nursery.close()
@@ -149,16 +158,39 @@ class Working:
         await self._clear_out()
         await self._let_go()
         await self._wait_for_blobs()
-        if any(stage.isolate for p in self.pipelines.values() for stage in p.stages):
-            self.warm(nursery)
+        stages = [stage for p in self.pipelines.values() for stage in p.stages]
+        self._sandbox, self._entering = None, None
+        if not any(stage.sandbox for stage in stages):
+            self._sandbox = "not used"
+        else:
+            self._entering = entering = asyncio.create_task(
+                self._enter_sandbox(nursery), name="perdure-sandbox"
+            )
+            if self.settings.sandbox == "require":
+                await entering
+        if any(stage.isolate and not stage.sandbox for stage in stages):
+            self.warm(nursery, trusted=False)
         self._crew = self.new_crew(worker, slate, nursery)
         if self._stopping.is_set():  # asked while we were getting ready
             self._crew.stop(self.settings.grace_s)
-        collecting = asyncio.create_task(self._collect_garbage(), name="perdure-garbage")
+        beside = [
+            asyncio.create_task(self._collect_garbage(), name="perdure-garbage"),
+            asyncio.create_task(
+                keep_told(
+                    self.store,
+                    worker,
+                    [one.shares for one in self._crew.workers],
+                    lambda: self._sandbox,
+                    self._entering,
+                ),
+                name="perdure-about",
+            ),
+        ]
         try:
             await self._crew.run()
         finally:
-            collecting.cancel()
+            for task in beside:
+                task.cancel()
             self._crew = None
             self._stopping.clear()
 
@@ -172,9 +204,18 @@ class Working:
     ) -> Worker:
         """One of them, or one for all queues, for whoever drives it by hand."""
         queues, concurrency = group or (self.queues, self.concurrency)
-        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate)
+        limits = (self.settings.stage_timeout_s or None, self.settings.stage_stall_s or None)
+        runner = Runner(self.store, self.blobs, self.pipelines, self.events, nursery, slate, limits)
         return Worker(
-            self.store, runner, slate, worker, queues, concurrency, self.settings.poll_s, alone=alone
+            self.store,
+            runner,
+            slate,
+            worker,
+            queues,
+            concurrency,
+            self.settings.poll_s,
+            alone,
+            self.settings.large_slots,
         )
 
     async def _collect_garbage(self) -> None:
@@ -248,16 +289,41 @@ class Working:
 
     def new_nursery(self) -> Nursery:
         """For stages that run in a process of their own."""
-        modules = {p.module for p in self.pipelines.values() if p.module}
-        importable = sorted(m for m in modules if not Path(m).is_absolute() and m != "__main__")
-        wanted = {name for p in self.pipelines.values() for stage in p.stages for name in stage.preload}
-        return Nursery(["perdure.engine.stage_cell", "pydantic", *importable, *sorted(wanted)])
+        found = list(self.pipelines.values())
+        boxed = [p for p in found if any(stage.sandbox for stage in p.stages)]
+        bound_mb = self.settings.cells_memory_mb
+        room_bytes = memory_bytes() if bound_mb is None else bound_mb << 20
+        return Nursery(
+            _modules(found), _modules(boxed), self.settings.sandbox, self.settings.cell_env or "", room_bytes
+        )
 
-    def warm(self, nursery: Nursery) -> None:
-        """Start the nursery in the background; whatever is wrong with it shows at first use."""
+    def warm(self, nursery: Nursery, trusted: bool = True) -> None:
+        """Start the nursery, as suspects need it unless told otherwise, in the background; whatever is wrong with it
+        shows at first use."""
 
         async def quietly() -> None:
             with suppress(Exception):
-                await nursery.warm()
+                await nursery.warm(trusted)
 
         self._warming = asyncio.get_running_loop().create_task(quietly())
+
+    async def _enter_sandbox(self, nursery: Nursery) -> None:
+        """Start the nursery whose cells go into a sandbox, and say in the log what that holds.
+        Raises: SandboxUnavailable."""
+        try:
+            held = await nursery.sandbox()
+        except (PreloadFailed, NurseryLost):
+            return  # shows at first use
+        self._sandbox = "in force" if in_force(held) else "not available" if nursery.boxes else "off"
+        if in_force(held):
+            _workers.info("readers of files run in a sandbox: %s", ", ".join(held))
+        else:
+            why = f"this machine has {' and '.join(held) or 'neither Landlock nor seccomp'}"
+            _workers.info("readers of files run without a sandbox: %s", why if nursery.boxes else "it is off")
+
+
+def _modules(pipelines: Sequence[Pipeline]) -> list[str]:
+    """What the process is to import that forks cells for these pipelines."""
+    importable = {p.module for p in pipelines if p.module and not Path(p.module).is_absolute()} - {"__main__"}
+    wanted = {name for p in pipelines for stage in p.stages for name in stage.preload}
+    return ["perdure.engine.stage_cell", "pydantic", *sorted(importable), *sorted(wanted - importable)]

@@ -8,17 +8,17 @@ from datetime import datetime
 
 from perdure.core.lane import needs_of
 from perdure.core.model import ONLY, TERMINAL
+from perdure.core.naming import NAME, NAME_RULE
 from perdure.engine import intake
 from perdure.engine.pipeline import Pipeline
-from perdure.engine.result import NAME, NAME_RULE
 from perdure.errors import InputInvalid
 from perdure.operate.desk import Desk, stage_of
+from perdure.operate.nearest import nearest
 from perdure.settings import using
 from perdure.store.operations import Cancel, Raise, Requeue
 from perdure.store.records import Act, LimitRecord
-from perdure.store.text import checked
+from perdure.store.text import checked, reason_kept
 
-REASON = "the reason"
 ENDED = tuple(sorted(TERMINAL))
 
 
@@ -37,17 +37,18 @@ class Acting(Desk):
         if not 0 <= delay_s < math.inf or (at is not None and at.tzinfo is None):
             raise InputInvalid("a requeue is put off by seconds from 0 on, or to a time with a time zone")
         return await self._requeue(
-            status.org, document_id, pipeline, fresh, reason, who, intake.moment_ms(at), int(delay_s * 1000)
+            status.org, status.id, pipeline, fresh, reason, who, intake.moment_ms(at), int(delay_s * 1000)
         )
 
     async def _requeue(
         self, org: str, document_id: str, pipeline: Pipeline, fresh: str | None, reason: str,
         who: str | None = None, run_at_ms: int | None = None, delay_ms: int = 0,
     ) -> str:  # fmt: skip
-        why, by = checked(reason, REASON), self._who(who)
-        with using(self.given):
-            job = replace(intake.first_job(pipeline), run_at_ms=run_at_ms, delay_ms=delay_ms)
+        why, by = reason_kept(reason), self._who(who)
         document = await self.store.document(org, document_id)
+        with using(self.given):
+            policy = pipeline.policy_of(document.collection if document is not None else "")
+            job = replace(intake.first_job(pipeline, policy), run_at_ms=run_at_ms, delay_ms=delay_ms)
         begins = pipeline.at(fresh.removesuffix(ONLY)) if fresh is not None else pipeline.stages[0]
         if document is not None and (begins is None or pipeline.limited(begins)):
             key, each = intake.limit_key(document, pipeline), pipeline.concurrency_per_key
@@ -57,15 +58,16 @@ class Acting(Desk):
     async def cancel(
         self, document_id: str, *, reason: str = "", who: str | None = None, org: str | None = None
     ) -> str:
-        why, by = checked(reason, REASON), self._who(who)
-        return await self.store.cancel(Cancel(await self._org(document_id, org), document_id, by, why))
+        why, by = reason_kept(reason), self._who(who)
+        return await self.store.cancel(Cancel(*await self._key(document_id, org), by, why))
 
     async def delete(
         self, document_id: str, *, cancel: bool = False, reason: str = "", who: str | None = None,
         org: str | None = None,
     ) -> str:  # fmt: skip
-        why, by = checked(reason, REASON), self._who(who)
-        key = ((await self.status(document_id, org)).org, document_id)
+        why, by = reason_kept(reason), self._who(who)
+        status = await self.status(document_id, org)
+        key = (status.org, status.id)
         if cancel:
             await self.store.cancel(
                 Cancel(*key, by, why)
@@ -88,15 +90,14 @@ class Acting(Desk):
     async def _raise(
         self, document_id: str, priority: int | None, reason: str, who: str | None, org: str | None
     ) -> str:
-        why, by = checked(reason, REASON), self._who(who)
-        found = await self._org(document_id, org)
-        return await self.store.raise_(Raise(found, document_id, by, why, priority))
+        why, by = reason_kept(reason), self._who(who)
+        return await self.store.raise_(Raise(*await self._key(document_id, org), by, why, priority))
 
     async def pause(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
-        await self.store.pause(await self._queue(queue), True, self._who(who), checked(reason, REASON))
+        await self.store.pause(await self._queue(queue), True, self._who(who), reason_kept(reason))
 
     async def resume(self, queue: str, *, reason: str = "", who: str | None = None) -> None:
-        await self.store.pause(await self._queue(queue), False, self._who(who), checked(reason, REASON))
+        await self.store.pause(await self._queue(queue), False, self._who(who), reason_kept(reason))
 
     async def _queue(self, name: str) -> str:
         known = sorted(queue.name for queue in await self.store.queues())
@@ -114,29 +115,35 @@ class Acting(Desk):
         lanes = {name for lane in await self.store.lanes() for name in needs_of(lane.name)}
         return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
 
-    async def hold(self, dependency: str, reason: str = "held by hand", *, who: str | None = None) -> None:
-        await self.store.hold(_dependency(dependency), checked(reason, REASON), self._who(who))
+    async def hold(
+        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = True
+    ) -> None:
+        if _dependency(dependency) not in (known := await self.needed()) and not new:
+            message = f"nothing is known to need {dependency!r}; {nearest(dependency, known)}"
+            raise InputInvalid(message, code="dependency_unknown")
+        await self.store.hold(dependency, reason_kept(reason), self._who(who))
 
     async def release(self, dependency: str, reason: str = "", *, who: str | None = None) -> None:
         if _dependency(dependency) not in (known := await self.needed()):
-            raise InputInvalid(
-                f"there is no dependency {dependency!r} (there are: {', '.join(known) or 'none'})",
-                code="dependency_unknown",
-            )
-        await self.store.release(dependency, self._who(who), checked(reason, REASON))
+            message = f"there is no dependency {dependency!r}; {nearest(dependency, known)}"
+            raise InputInvalid(message, code="dependency_unknown")
+        await self.store.release(dependency, self._who(who), reason_kept(reason))
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
-        who: str | None = None,
+        who: str | None = None, new: bool = True,
     ) -> None:  # fmt: skip
-        by, why = self._who(who), checked(reason, REASON)
+        by, why = self._who(who), reason_kept(reason)
+        if not new and key not in (known := await self.store.limit_keys()):
+            message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}"
+            raise InputInvalid(message, code="limit_key_unknown")
         await self.store.limit(checked(key, "the key"), concurrency, rate_per_s, by, why)
 
     async def limits(self, key: str | None = None) -> list[LimitRecord]:
         return await self.store.limits(key)
 
     async def weigh(self, org: str, weight: float, *, reason: str = "", who: str | None = None) -> None:
-        by, why = self._who(who), checked(reason, REASON)
+        by, why = self._who(who), reason_kept(reason)
         await self.store.weigh(checked(org, "the organisation"), weight, by, why)
 
     async def acts(

@@ -48,7 +48,7 @@ class Advice:
 
 @frozen
 class Rule:
-    """`when` is the condition in words; `text` may name {code}, {status}, {down} and {needs}."""
+    """`when` is the condition in words; `text` may name {code}, {status}, {down}, {needs} and {install}."""
 
     when: str
     fits: Callable[[Facts], bool]
@@ -71,9 +71,9 @@ PASSING = frozenset({
 PUT_OFF = frozenset({"postpones_exhausted", "age_exceeded"})
 WORKERS = frozenset({"worker_lost", "worker_stopped", "nursery_lost", "crashed:SIGTERM", "crashed:SIGKILL"})
 CODE = frozenset({
-    "unexpected", "contract_broken", "output_invalid", "result_invalid", "row_invalid", "spawn_repeated",
-    "item_key_invalid", "item_key_repeated", "context_misused", "saved_unreadable", "stage_absent", "unstorable",
-    "embedding_invalid", "summary_invalid", "image_incomplete", "preload_failed",
+    "unexpected", "contract_broken", "output_invalid", "result_invalid", "result_too_large", "row_invalid",
+    "spawn_repeated", "item_key_invalid", "item_key_repeated", "context_misused", "saved_unreadable", "stage_absent",
+    "unstorable", "embedding_invalid", "summary_invalid", "image_incomplete", "preload_failed",
 })  # fmt: skip
 _TROUBLE = re.compile(r"Timeout|Connect|Unavailable|Network|RateLimit|TooManyRequests")
 
@@ -111,13 +111,23 @@ RULES = (
     ),
     Rule(
         "a setting of a worker was invalid (`setting_invalid`)",
-        lambda f: f.code == "setting_invalid", Action.FIX,
+        lambda f: f.code in ("setting_invalid", "policy_invalid"), Action.FIX,
         "a setting of the workers is invalid and the error names it: correct it, start the workers again, then requeue",
     ),
     Rule(
         "a service refused us (status 401, 403 or 407) and the stage needs it",
         lambda f: _status(f) in (401, 403, 407) and bool(f.needs), Action.FIX,
         "{needs} refuses us: put its key or rights right, then requeue",
+    ),
+    Rule(
+        "a service does not accept our key, rights or its certificate (`call_unauthorized`)",
+        lambda f: f.code == "call_unauthorized", Action.FIX,
+        "a service refuses us and the error names it: put its key or rights right, then requeue",
+    ),
+    Rule(
+        "the quota of a service is used up (`call_quota`)",
+        lambda f: f.code == "call_quota", Action.FIX,
+        "the quota of a service is used up and the error names it: raise it or wait for the next period, then requeue",
     ),
     Rule(
         "a limit was reached (`stage_timeout`, `no_progress`, `too_large`, a bomb; memory, time, processes of a cell)",
@@ -146,10 +156,28 @@ RULES = (
         "workers were ended while they had it (by the system, for want of memory?): requeue with a canary",
     ),
     Rule(
+        "the database refused a statement of the stage (`store_error`, `statement_undeclared`, `sql_…`)",
+        lambda f: f.code in ("store_error", "statement_undeclared") or f.code.startswith("sql_"), Action.LOOK,
+        "the database refused a statement of the stage ({code}) and the message says why: correct the statement, or "
+        "make the table that it names, then requeue",
+    ),
+    Rule(
+        "a service answered with another status from 400 to 499, and the code did not deal with it (`unexpected`)",
+        lambda f: f.code == "unexpected" and 400 <= _status(f) <= 499, Action.FIX,
+        "a service answered with status {status}: correct what is asked for, or what it is asked about, then requeue",
+    ),
+    Rule(
         "the stage's process crashed otherwise, or the stage did what it must not (`unexpected`, `contract_broken`, "
         "`output_invalid` …)",
         lambda f: f.code in CODE or f.code.startswith("crashed:"), Action.LOOK,
-        "the code of the stage is at fault ({code}): `perdure dead inspect` says where; repair it, then requeue",
+        "the code of the stage is at fault ({code}): the traceback says where; repair it, then requeue",
+    ),
+    Rule(
+        "a service refused what was asked of it, or what it was given or gave was invalid (`call_refused`, "
+        "`call_invalid`)",
+        lambda f: f.code in ("call_refused", "call_invalid"), Action.FIX,
+        "the request was refused for good ({code}): the message says by which service and why; correct the request or "
+        "the input, then requeue, or purge them",
     ),
     Rule(
         "documents of this type are not read (`type_unsupported`)",
@@ -173,6 +201,7 @@ def advise(facts: Facts) -> Advice:
     """What to do about a group."""
     rule = next(rule for rule in RULES if rule.fits(facts))
     text = rule.text.format(
-        code=facts.code, down=", ".join(facts.down), needs=", ".join(facts.needs), install=INSTALL.get(facts.code, "")
+        code=facts.code, status=_status(facts), down=", ".join(facts.down), needs=", ".join(facts.needs),
+        install=INSTALL.get(facts.code, ""),
     )  # fmt: skip
     return Advice(rule.action, text)

@@ -13,6 +13,7 @@ from perdure.core.frozen import frozen
 from perdure.operate.desk import Desk
 from perdure.store.auditing import NAMING, OWNED, START, Balance
 from perdure.store.blobs import CheckedBlobs
+from perdure.store.text import reason_kept
 
 EXAMPLES = 5
 DAY_MS = 86_400_000
@@ -100,12 +101,13 @@ class Auditing(Desk):
         recount: bool = False,
         progress: Callable[[Progress], None] | None = None,
         who: str | None = None,
+        reason: str = "",
     ) -> Audit:
         tell = progress or (lambda _: None)
         findings, looked_at = _Findings(), 0
         if recount:
             tell(Progress("counting anew", 0))
-            await self.store.recount(self._who(who))
+            await self.store.recount(self._who(who), reason_kept(reason))
         for part in (self._documents(findings), self._owned(findings), self._blobs(findings)):
             async for one in part:
                 looked_at += one.rows

@@ -1,4 +1,4 @@
-"""Which dead documents are meant: by id, by what they are, by why and when they died."""
+"""Which dead documents and follow-up jobs are meant: by id, by what they are, by why and when they died."""
 
 from __future__ import annotations
 
@@ -7,26 +7,39 @@ import binascii
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import field, replace
+from itertools import chain
 from typing import Any, TypedDict
 
+from perdure.core.failed_words import WORDS, meant
 from perdure.core.frozen import frozen
 from perdure.core.model import ALIASES
 from perdure.errors import InputInvalid
+from perdure.operate.nearest import nearest
+from perdure.operate.whole_ids import whole
 from perdure.store.dead import Key, Place, Where
 from perdure.store.records import DeadRecord
 from perdure.store.sql_store import SqlStore
 from perdure.store.text import checked
 
 FAILED = ".failed"
-SAME = ("org", "collection", "pipeline", "queue", "stage", "error_type", "code")  # as the store has them
-DOCUMENT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+FETCH = "fetch"
+SAME = (
+    "org",
+    "collection",
+    "pipeline",
+    "queue",
+    "stage",
+    "error_type",
+    "code",
+    "job",
+)  # as the store has them
 UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 class DeadOptions(TypedDict, total=False):
-    """Which dead documents; all that is given must hold."""
+    """Which dead documents and follow-up jobs; all that is given must hold."""
 
     org: str
     collection: str
@@ -36,7 +49,8 @@ class DeadOptions(TypedDict, total=False):
     error_type: str
     code: str
     group: str  # a fingerprint, or as much of its beginning as tells it apart
-    failed: str  # `NAME.failed`: NAME is a stage (or another word for it), a collection or a pipeline
+    job: str  # only follow-up jobs of this name, such as detect_connections
+    failed: str  # `NAME.failed`: NAME is a stage (or another word for it), a collection, a pipeline or a follow-up job
     older_than: str | float  # since its death: seconds, or `90s`, `30m`, `2h`, `3d`, `1w`
     newer_than: str | float
 
@@ -51,10 +65,12 @@ class Choice:
     refused: tuple[tuple[str, str], ...] = field(default=())  # ids that are not dead, and what to answer
 
 
-async def choose(store: SqlStore, options: DeadOptions, ids: Sequence[str] = ()) -> Choice:
+async def choose(
+    store: SqlStore, options: DeadOptions, ids: Sequence[str] = (), known: Iterable[str] = ()
+) -> Choice:
     """What is meant; InputInvalid for what cannot be."""
     if not ids:
-        where = await resolved(store, options)
+        where = await resolved(store, options, known)
         words = " ".join(f"{name}={value}" for name, value in options.items() if value is not None)
         return Choice(where, words or "all dead documents")
     if more := sorted(set(options) - {"org"}):
@@ -62,19 +78,20 @@ async def choose(store: SqlStore, options: DeadOptions, ids: Sequence[str] = ())
     keys: list[Key] = []
     refused: list[tuple[str, str]] = []
     for id_ in dict.fromkeys(ids):
-        org = options.get("org") or await store.find(id_)
-        status = await store.status(org, id_) if org is not None else None
+        key = await whole(store, id_, options.get("org"))
+        status = await store.status(*key) if key is not None else None
         if status is None:
             refused.append((id_, "refused: no such document"))
-        elif status.state != "dead":
+        elif status.state != "dead" and not await store.dead_of(status.org, status.id):
             refused.append((id_, f"refused: the document is {status.state}, not dead"))
         else:
-            keys.append((status.org, id_))
-    return Choice(Where(), " ".join(ids)[:1_000], tuple(keys), tuple(refused))
+            keys.append((status.org, status.id))
+    return Choice(Where(), " ".join(ids)[:1_000], tuple(dict.fromkeys(keys)), tuple(refused))
 
 
-async def resolved(store: SqlStore, options: DeadOptions) -> Where:
-    """The options as the store takes them."""
+async def resolved(store: SqlStore, options: DeadOptions, known: Iterable[str] = ()) -> Where:
+    """The options as the store takes them; `known` are names that stages, pipelines and jobs have beside those that
+    the store knows."""
     if unknown := sorted(set(options) - set(DeadOptions.__annotations__)):
         known = ", ".join(DeadOptions.__annotations__)
         message = f"dead documents are chosen by {known}, not by {', '.join(unknown)}"
@@ -85,6 +102,7 @@ async def resolved(store: SqlStore, options: DeadOptions) -> Where:
         where = replace(where, group=await _fingerprint(store, group, where.org))
     if (failed := options.get("failed")) is not None:
         where = replace(where, names=names_of(failed))
+        await _check_names(store, failed, where.names, known)
     older, newer = options.get("older_than"), options.get("newer_than")
     if older is not None or newer is not None:
         now_ms = await store.now_ms()
@@ -105,11 +123,22 @@ async def _fingerprint(store: SqlStore, prefix: str, org: str | None) -> str:
     found = await store.dead_groups_like(wanted, org)
     if not found:
         raise InputInvalid(
-            f"no dead document is of a group {wanted}; `perdure dead groups` lists them", code="group_unknown"
+            f"no dead document is of a group {wanted}; see the groups of dead documents", code="group_unknown"
         )
     if len(found) > 1:
         raise InputInvalid(f"several groups begin with {wanted}; give more of it", code="group_ambiguous")
     return found[0]
+
+
+async def _check_names(store: SqlStore, failed: str, names: Sequence[str], known: Iterable[str]) -> None:
+    """InputInvalid for a name that no stage, collection, pipeline or follow-up job has."""
+    words = {FETCH, *(stage for _, stage in ALIASES.values() if stage is not None), *chain(*WORDS.values())}
+    if words & set(names) or set(known) & set(names):
+        return
+    found = await store.names(names)
+    if not set(names) & found:
+        message = f"nothing is called {failed.removesuffix(FAILED)!r}; {nearest(names[0], {*known, *words, *found})}"
+        raise InputInvalid(message, code="name_unknown")
 
 
 def names_of(failed: str) -> tuple[str, ...]:
@@ -117,8 +146,7 @@ def names_of(failed: str) -> tuple[str, ...]:
     name = checked(failed, "the name").strip().removesuffix(FAILED)
     if not name:
         raise InputInvalid(f"{failed!r} names nothing; write it as parsing.failed or archives.failed")
-    stage = ALIASES[name.lower()][1] if name.lower() in ALIASES else None
-    return (name,) if stage in (None, name) else (name, stage or name)
+    return meant(name)
 
 
 def age_ms(age: str | float) -> int:
@@ -133,8 +161,7 @@ async def pages(store: SqlStore, choice: Choice, size: int) -> AsyncIterator[lis
     """Those that are dead, some at a time. What dies or is requeued meanwhile makes none come twice or be left out."""
     if choice.keys is not None:
         for n in range(0, len(choice.keys), size):
-            found = [await store.dead_one(*key) for key in choice.keys[n : n + size]]
-            yield [one for one in found if one is not None]
+            yield [one for key in choice.keys[n : n + size] for one in await dead_of(store, key)]
         return
     after: Place | None = None
     while page := await store.dead(choice.where, after, size):
@@ -142,13 +169,34 @@ async def pages(store: SqlStore, choice: Choice, size: int) -> AsyncIterator[lis
         after = place(page[-1])
 
 
+async def documents_of(store: SqlStore, choice: Choice) -> Choice:
+    """The same without follow-up jobs: only documents are exported and purged."""
+    if choice.keys is None:
+        return replace(choice, where=replace(choice.where, job=choice.where.job or ""))
+    dead = {key: await store.dead_one(*key) is not None for key in choice.keys}
+    alive = tuple(
+        (id_, "refused: the document is not dead, a follow-up job of it is")
+        for (_, id_), is_ in dead.items()
+        if not is_
+    )
+    return replace(
+        choice, keys=tuple(key for key, is_ in dead.items() if is_), refused=(*choice.refused, *alive)
+    )
+
+
 async def count(store: SqlStore, choice: Choice) -> int:
     """How many there are."""
     return await store.dead_count(choice.where) if choice.keys is None else len(choice.keys)
 
 
+async def dead_of(store: SqlStore, key: Key) -> list[DeadRecord]:
+    """The document of this key if it is dead, else its follow-up jobs that are."""
+    found = await store.dead_of(*key)
+    return found[:1] if found and not found[0].job else found
+
+
 def place(one: DeadRecord) -> Place:
-    return one.died_ms, one.org, one.id
+    return one.died_ms, one.org, one.id, one.job, one.generation
 
 
 def cursor(where: Place) -> str:
@@ -160,10 +208,16 @@ def placed(word: str) -> Place:
     """The place that the word stands for; InputInvalid."""
     try:
         value: Any = json.loads(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)))
-        died_ms, org, id_ = value
-        if not isinstance(died_ms, int) or not 0 <= died_ms < 2**53:
+        died_ms, org, id_, job, generation = value
+        if any(not isinstance(number, int) or not 0 <= number < 2**53 for number in (died_ms, generation)):
             raise ValueError(word)
-        return died_ms, checked(org, "the organisation"), checked(id_, "the id")
+        return (
+            died_ms,
+            checked(org, "the organisation"),
+            checked(id_, "the id"),
+            checked(job, "the job"),
+            generation,
+        )
     except (ValueError, TypeError, binascii.Error):
         raise no_place() from None
 

@@ -1,4 +1,4 @@
-"""What operators do about dead documents, as verbs of the app: see them, group them, run them again, take them away.
+"""What operators do about dead documents and follow-up jobs, as verbs of the app: see, group, run again, take away.
 
 Called by the library, the command and the API. `choosing` says which are meant, `groups` and `advice` why they died and
 what to do, `requeue`, `purge`, `export` and `restore` do it.
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from perdure.core.frozen import frozen
-from perdure.errors import DocumentUnknown, InputInvalid, MoveForbidden
+from perdure.core.model import HOOKS
+from perdure.errors import InputInvalid, MoveForbidden
 from perdure.operate.advice import advise
 from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place, placed, resolved
 from perdure.operate.desk import Desk
@@ -25,7 +26,8 @@ from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
 from perdure.store.blobs import CheckedBlobs
 from perdure.store.records import Attempt, DeadRecord
-from perdure.store.text import checked
+from perdure.store.stuck import COLLECTIONS
+from perdure.store.text import reason_kept
 
 LIMIT_MAX = 1_000
 
@@ -49,6 +51,7 @@ class Inspected:
     acts: list[dict[str, Any]]
     action: str
     advice: str
+    traceback: str | None = None  # of the attempt that it died of
 
 
 @frozen
@@ -70,36 +73,41 @@ class DeadVerbs(Desk):
     async def dead(
         self, *, after: str | None = None, limit: int = 100, **which: Unpack[DeadOptions]
     ) -> DeadPage:
-        where = await resolved(self.store, which)
+        where = await resolved(self.store, which, self._names())
         size = _size(limit)
         found = await self.store.dead(where, None if after is None else placed(after), size + 1)
         more = cursor(place(found[size - 1])) if len(found) > size else None
         return DeadPage(found[:size], more)
 
     async def groups(self, *, limit: int = 20, **which: Unpack[DeadOptions]) -> list[Group]:
-        return await groups(self.store, await resolved(self.store, which), _size(limit))
+        where = await resolved(self.store, which, self._names())
+        return await groups(self.store, where, _size(limit))
 
     async def inspect(self, document_id: str, org: str | None = None) -> Inspected:
-        owner = org or await self.store.find(document_id)
-        status = await self.store.status(owner, document_id) if owner is not None else None
-        if status is None:
-            raise DocumentUnknown(f"there is no document {document_id}; check the id")
-        one = await self.store.dead_one(status.org, document_id)
+        status = await self.status(document_id, org)
+        document_id = status.id
+        dead = await self.store.dead_of(status.org, document_id)
         found = await self.store.archived([(status.org, document_id)])
-        if one is None or not found:
-            raise MoveForbidden(f"document {document_id} is {status.state}, not dead; see `perdure status`")
+        if not dead or not found:
+            raise MoveForbidden(f"document {document_id} is {status.state}, not dead; see its status")
+        one = dead[0]  # itself, or the first of its follow-up jobs
         advice = advise(facts(one, await self.store.down(), await self.store.now_ms()))
         saves = await self.store.saves(status.org, document_id, one.pipeline)
         return Inspected(
             one, json.loads(found[0].document["meta"]), await self.store.attempts(status.org, document_id),
             list(dict.fromkeys(save.stage for save in saves)),
             [{name: act[name] for name in ("at_ms", "who", "verb", "reason")} for act in found[0].acts],
-            str(advice.action), advice.text,
+            str(advice.action), advice.text, await self.store.traceback(one),
         )  # fmt: skip
 
     async def choose(self, ids: Sequence[str] = (), **which: Unpack[DeadOptions]) -> Choice:
         """Which documents are meant; to be given to the verbs that end in -ing."""
-        return await choose(self.store, which, ids)
+        return await choose(self.store, which, ids, self._names())
+
+    def _names(self) -> set[str]:
+        """What stages, pipelines and follow-up jobs of this app are called."""
+        stages = {stage.name for pipeline in self.pipelines.values() for stage in pipeline.stages}
+        return {*self.pipelines, *stages, *COLLECTIONS, *HOOKS}
 
     async def requeue_dead(
         self, ids: Sequence[str] = (), *, how: RequeueOptions | None = None, **which: Unpack[DeadOptions]
@@ -115,20 +123,23 @@ class DeadVerbs(Desk):
 
     def requeuing(self, choice: Choice, how: RequeueOptions) -> AsyncGenerator[Requeued, None]:
         """`requeue_dead` step by step, for whoever shows how far it is or wants to stop it (then close it)."""
-        checked(how.get("reason", ""), "the reason")
+        how = {**how, "reason": reason_kept(how.get("reason", ""))}
         by = self._who(how.get("who"))
         return Requeuing(self.store, self.pipelines, choice, by, how, self.given).run()
 
     async def export(
-        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, **which: Unpack[DeadOptions]
+        self, target: str | Path, ids: Sequence[str] = (), *, who: str | None = None, reason: str = "",
+        **which: Unpack[DeadOptions],
     ) -> Exported:  # fmt: skip
-        return [told async for told in self.exporting(await self.choose(ids, **which), target, who)][-1]
+        return [told async for told in self.exporting(await self.choose(ids, **which), target, who, reason)][
+            -1
+        ]
 
     async def exporting(
-        self, choice: Choice, target: Target, who: str | None = None
+        self, choice: Choice, target: Target, who: str | None = None, reason: str = ""
     ) -> AsyncGenerator[Exported, None]:
         """`export` page by page; into an open file, too."""
-        by = self._who(who)
+        by, why = self._who(who), reason_kept(reason)
         told = Exported()
         async with aclosing(exporting(self.store, self.blobs, choice, target)) as doing:
             async for told in doing:
@@ -136,18 +147,20 @@ class DeadVerbs(Desk):
         if told.exported:
             where = target if isinstance(target, (str, Path)) else "a stream"
             what = f"dead: {choice.words}: {told.exported} exported to {where}"
-            await self.store.act(by, "export", choice.where.org, what, "")
+            await self.store.act(by, "export", choice.where.org, what, why)
 
-    async def import_(self, source: str | Path, *, who: str | None = None) -> Imported:
+    async def import_(self, source: str | Path, *, who: str | None = None, reason: str = "") -> Imported:
         answers: list[Answer] = []
         told = Imported()
-        async for told in self.importing(source, who):
+        async for told in self.importing(source, who, reason):
             answers += told.answers
         return Imported(told.lines, told.imported, told.exists, told.refused, tuple(answers))
 
-    async def importing(self, source: str | Path, who: str | None = None) -> AsyncGenerator[Imported, None]:
-        """`import_` some lines at a time."""
-        by = self._who(who)
+    async def importing(
+        self, source: str | Path, who: str | None = None, reason: str = "", called: str = ""
+    ) -> AsyncGenerator[Imported, None]:
+        """`import_` some lines at a time; `called`: what the trail calls the source, if not by its path."""
+        by, why = self._who(who), reason_kept(reason)
         counts: Counter[str] = Counter()
         try:
             async with aclosing(restore(self.store, self.blobs, source, by)) as doing:
@@ -157,8 +170,8 @@ class DeadVerbs(Desk):
                     yield Imported(sum(done), *done, answers=tuple(answers))
         finally:
             if counts["imported"]:
-                what = f"dead: {counts['imported']} imported from {source}"
-                await self.store.act(by, "import", None, what, "")
+                what = f"dead: {counts['imported']} imported from {called or source}"
+                await self.store.act(by, "import", None, what, why)
 
     async def purge(
         self, ids: Sequence[str] = (), *, export: str | Path | None, reason: str = "", who: str | None = None,
@@ -176,7 +189,7 @@ class DeadVerbs(Desk):
         dry_run: bool = False,
     ) -> AsyncGenerator[Purged, None]:  # fmt: skip
         """`purge` step by step."""
-        why = checked(reason, "the reason")
+        why = reason_kept(reason)
         if export is not None and str(export) == "-":
             raise InputInvalid("what is purged is exported to a file, not to standard output")
         return purging(self.store, self.blobs, choice, export, self._who(who), why, dry_run)

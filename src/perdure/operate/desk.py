@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from perdure.core.model import ORG_DEFAULT
+from perdure.core.state_words import said
 from perdure.engine.pipeline import AnyStage, Pipeline
-from perdure.errors import DocumentUnknown, PipelineUnknown, StageUnknown
+from perdure.errors import DocumentUnknown, InputInvalid, PipelineUnknown, StageUnknown
+from perdure.operate.whole_ids import CHARS_MIN, whole
 from perdure.settings import Settings
 from perdure.store.records import Status
 from perdure.store.sql_store import SqlStore
@@ -23,21 +26,17 @@ class Desk:
     given: Settings | None
     pipelines: Mapping[str, Pipeline]
 
-    async def status(self, document_id: str, org: str | None = None) -> Status:
-        found = await self.store.status(await self._org(document_id, org), document_id)
+    async def status(self, document_id: str, org: str | None = None, words: str | None = None) -> Status:
+        found = await self.store.status(*await self._key(document_id, org))
         if found is None:
-            raise DocumentUnknown(
-                f"there is no document {document_id} in this store; check the id, it must be whole"
-            )
-        return found
+            raise unknown(document_id)
+        return in_words([found], words)[0]
 
     async def standing(self, document_id: str, org: str) -> Standing:
         """Its status with its stages, as cheap as can be."""
-        found = await self.store.standing(org, document_id)
+        found = await self.store.standing(*await self._key(document_id, org))
         if found is None:
-            raise DocumentUnknown(
-                f"there is no document {document_id} in this store; check the id, it must be whole"
-            )
+            raise unknown(document_id)
         return found
 
     def _who(self, given: str | None = None) -> str:
@@ -58,9 +57,26 @@ class Desk:
             raise PipelineUnknown(f"no pipeline {name!r} is registered with this app (it has {known})")
         return found
 
-    async def _org(self, document_id: str, org: str | None) -> str:
-        """The document's organisation; where the caller names one it must be that."""
-        return org or await self.store.find(document_id) or ORG_DEFAULT
+    async def _key(self, document_id: str, org: str | None) -> tuple[str, str]:
+        """The document's organisation and its whole id; where the caller names an organisation it must be that."""
+        return await whole(self.store, document_id, org) or (org or ORG_DEFAULT, document_id)
+
+
+def unknown(document_id: str) -> DocumentUnknown:
+    """The error for an id that no document has."""
+    return DocumentUnknown(
+        f"there is no document {document_id}; check the id, of which {CHARS_MIN} characters are enough "
+        "if they tell it apart"
+    )
+
+
+def in_words(found: Sequence[Status], words: str | None) -> list[Status]:
+    """The documents with their states in the words of another system. Raises: InputInvalid."""
+    try:
+        said("done", words)
+    except ValueError as error:
+        raise InputInvalid(str(error), code="words_unknown") from None
+    return list(found) if words is None else [replace(one, state=said(one.state, words)) for one in found]
 
 
 def or_only(pipelines: Mapping[str, Pipeline], wanted: str) -> str:

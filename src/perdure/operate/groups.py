@@ -1,4 +1,4 @@
-"""Dead documents by cause: one line for a thousand of them, and what to do about it."""
+"""Dead documents and follow-up jobs by cause: one line for a thousand of them, and what to do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from perdure.store.sql_store import SqlStore
 
 @frozen
 class Group:
-    """Dead documents with one fingerprint: stage, type of error and message without what differs."""
+    """Dead documents (or follow-up jobs of one name) with one fingerprint: stage, type of error and message without
+    what differs."""
 
     fingerprint: str
     count: int
@@ -32,6 +33,7 @@ class Group:
     message: str  # of the example
     action: str
     advice: str
+    job: str = ""  # the name of the follow-up jobs; "": documents
 
 
 async def groups(store: SqlStore, where: Where, limit: int) -> list[Group]:
@@ -41,7 +43,9 @@ async def groups(store: SqlStore, where: Where, limit: int) -> list[Group]:
     told = []
     for causes in found[:limit]:
         last_ms = max(cause.last_ms for cause in causes)
-        one = replace(where, group=causes[0].fingerprint, since_ms=last_ms, before_ms=last_ms + 1)
+        one = replace(
+            where, group=causes[0].fingerprint, job=causes[0].job, since_ms=last_ms, before_ms=last_ms + 1
+        )
         if examples := await store.dead(one, limit=1):  # requeued since, maybe
             told.append(_group(causes, examples[0], down, now_ms))
     return told
@@ -49,9 +53,9 @@ async def groups(store: SqlStore, where: Where, limit: int) -> list[Group]:
 
 def by_fingerprint(causes: Iterable[Cause]) -> list[list[Cause]]:
     """Causes that are one group, the largest group first."""
-    found: dict[str, list[Cause]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Cause]] = defaultdict(list)
     for cause in causes:
-        found[cause.fingerprint].append(cause)
+        found[cause.fingerprint, cause.job].append(cause)
     return sorted(found.values(), key=lambda one: (-sum(c.count for c in one), one[0].fingerprint))
 
 
@@ -61,7 +65,7 @@ def _group(causes: Sequence[Cause], example: DeadRecord, down: frozenset[str], n
     return Group(
         one.fingerprint, sum(cause.count for cause in causes), min(cause.first_ms for cause in causes), last_ms,
         [one.stage], sorted(cause.collection for cause in causes), one.error_type, one.error_code, one.status_code,
-        one.id, one.org, one.message, str(advice.action), advice.text,
+        one.id, one.org, one.message, str(advice.action), advice.text, one.job,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from perdure.errors import InputInvalid
 from perdure.operate.desk import Desk
 from perdure.store.keys import SCOPES, ApiKey
-from perdure.store.text import checked
+from perdure.store.text import checked, reason_kept
 
 KNOWN_S = 1.0  # that a key which was good is taken for good
 KNOWN_MAX = 10_000
@@ -39,20 +39,27 @@ class KeyDesk(Desk):
         self._keys_good[hash_] = (now_s, found)
         return found
 
+    async def keys(self, org: str | None = None) -> list[ApiKey]:
+        """All of them, or an organisation's, without their secrets; those that were revoked, too."""
+        return await self.store.keys(org)
+
     async def add_key(
-        self, org: str, name: str = "", scopes: Sequence[str] = ("read", "write"), who: str | None = None
-    ) -> tuple[ApiKey, str]:
+        self, org: str, name: str = "", scopes: Sequence[str] = ("read", "write"), who: str | None = None,
+        reason: str = "",
+    ) -> tuple[ApiKey, str]:  # fmt: skip
         """A key and its secret, which nobody can read again."""
         whose = checked(org, "the organisation", 100)
         if not whose:
             raise InputInvalid(
                 f"say whose key it is: perdure key add ORGANISATION [--scope {'|'.join(SCOPES)}]"
             )
-        return await self.store.add_key(whose, checked(name, "the name", 200), scopes, self._who(who))
+        by, why = self._who(who), reason_kept(reason)
+        return await self.store.add_key(whose, checked(name, "the name", 200), scopes, by, why)
 
-    async def revoke_key(self, id_: str, who: str | None = None) -> None:
+    async def revoke_key(self, id_: str, who: str | None = None, reason: str = "") -> None:
         """The key is good for nothing from now on; InputInvalid where there is none."""
-        if not await self.store.revoke_key(checked(id_, "the id", 100), self._who(who)):
+        why = reason_kept(reason)
+        if not await self.store.revoke_key(checked(id_, "the id", 100), self._who(who), why):
             raise InputInvalid(
                 f"there is no key {id_} that is still good; `perdure key list` shows all", code="key_unknown"
             )

@@ -105,6 +105,7 @@ class AttemptPart(BaseModel):
     delay_ms: Whole | None
     why: Text
     requests: dict[str, int] | None
+    traceback: Text | None = None
 
 
 class ActPart(BaseModel):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perdure.core.frozen import frozen
-from perdure.operate.choosing import Choice, count, pages
+from perdure.operate.choosing import Choice, count, documents_of, pages
 from perdure.operate.export import PAGE, Target, Writer, export
 from perdure.store.blobs import Blobs
 from perdure.store.dead import Key
@@ -43,6 +43,7 @@ async def exporting(
     store: SqlStore, blobs: Blobs, choice: Choice, target: Target, seen: dict[Key, int] | None = None
 ) -> AsyncGenerator[Exported, None]:
     """Write those that are meant to a file; `seen` is told which, each with its generation."""
+    choice = await documents_of(store, choice)
     told = Exported(await count(store, choice) + len(choice.refused), failed=len(choice.refused))
     yield replace(told, answers=choice.refused)
     with Writer(target) as writer:
@@ -63,6 +64,7 @@ async def purging(
 ) -> AsyncGenerator[Purged, None]:  # fmt: skip
     """Delete those that are meant. With a target all of them are exported before the first is deleted, and what could
     not be exported whole stays."""
+    choice = await documents_of(store, choice)
     told = Purged(await count(store, choice) + len(choice.refused), refused=len(choice.refused))
     told = replace(told, answers=choice.refused)
     yield told

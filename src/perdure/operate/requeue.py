@@ -1,8 +1,8 @@
-"""Dead documents requeued: one, a group, or all that fit; a canary first, at a pace.
+"""Dead documents and follow-up jobs requeued: one, a group, or all that fit; a canary first, at a pace.
 
 Each is a new generation with a fresh budget that takes up what is saved, or begins anew (`fresh`). Whatever happens on
 the way, the same command goes on where it stopped: what was requeued is not dead any more, and what dies again while it
-is under way is left alone.
+is under way is left alone. A follow-up job runs again in its generation, with a fresh budget.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from dataclasses import replace
 from typing import NotRequired, TypedDict
 
 from perdure.core.frozen import frozen
-from perdure.core.model import Job
+from perdure.core.model import Job, job_name
 from perdure.engine.intake import first_job, limit_key
 from perdure.engine.pipeline import Pipeline
 from perdure.errors import InputInvalid, StoreError
-from perdure.operate.choosing import Choice, count, pages
+from perdure.operate.choosing import Choice, count, dead_of, pages
 from perdure.operate.groups import by_fingerprint
 from perdure.settings import Settings, using
-from perdure.store.dead import Key
 from perdure.store.operations import NewJob, Requeue
 from perdure.store.records import DeadRecord
 from perdure.store.sql_store import SqlStore
 
 BATCH = 100  # that are requeued in one transaction
+#: Organisation, id, name of the follow-up job and its generation.
+Sent = tuple[str, str, str, int]
 CANARY_WAIT_S = 600.0
 LOOK_S = 0.25  # between two looks at the canaries, or at the clock
 
@@ -96,7 +97,7 @@ class Requeuing:
         _check(self)
         self._counts: Counter[str] = Counter()
         self._told = Requeued()
-        self._sent: set[Key] = set()
+        self._sent: set[Sent] = set()
 
     async def run(self) -> AsyncGenerator[Requeued, None]:
         """Do it; tells after each step how far it is."""
@@ -125,7 +126,7 @@ class Requeuing:
         started_s, paced = time.monotonic(), 0
         size = BATCH if self.rate is None else max(1, min(BATCH, int(self.rate / 4)))
         async for page in pages(self.store, self.choice, size):
-            some = [one for one in page if (one.org, one.id) not in self._sent][: self._room()]
+            some = [one for one in page if _sent(one) not in self._sent][: self._room()]
             if not some:
                 if self._room() == 0:
                     break
@@ -142,7 +143,7 @@ class Requeuing:
     async def _send(self, some: Sequence[DeadRecord]) -> Requeued:
         jobs = await self.store.main_jobs([(one.org, one.id) for one in some])
         answers = await asyncio.gather(*(self._one(one, jobs.get((one.org, one.id))) for one in some))
-        self._sent |= {(one.org, one.id) for one in some}
+        self._sent |= {_sent(one) for one in some}
         return self._answered([(one.id, answer) for one, answer in zip(some, answers, strict=True)])
 
     def _answered(self, answers: Sequence[tuple[str, str]]) -> Requeued:
@@ -153,14 +154,16 @@ class Requeuing:
         return self._told
 
     async def _one(self, one: DeadRecord, job: Job | None) -> str:
+        if one.job:
+            return await self.store.revive(one, self.by, self.reason)
         pipeline = self.pipelines.get(one.pipeline)
         if pipeline is None and (self.fresh or job is None):
             known = ", ".join(sorted(p for p in self.pipelines if "." not in p)) or "none"
             return (
-                f"refused: its pipeline {one.pipeline} is not known here ({known}); name your app with --app"
+                f"refused: its pipeline {one.pipeline} is not known here ({known}); use the app that has it"
             )
         with using(self.settings):
-            again = next_job(job, pipeline)
+            again = next_job(job, pipeline, one.collection)
         fresh = None
         if self.fresh and pipeline is not None:
             fresh, again = pipeline.stages[0].name, await self._from_the_first(one, again, pipeline)
@@ -211,11 +214,14 @@ class Requeuing:
     async def _first(self, wanted: int) -> list[DeadRecord]:
         """Some of every group, of the largest first, so that no cause goes untried if there is room for it."""
         if self.choice.keys is not None:
-            found = [await self.store.dead_one(*key) for key in self.choice.keys[:wanted]]
-            return [one for one in found if one is not None]
+            return [one for key in self.choice.keys[:wanted] for one in await dead_of(self.store, key)][
+                :wanted
+            ]
         groups = by_fingerprint(await self.store.dead_causes(self.choice.where))
         waiting = [
-            await self.store.dead(replace(self.choice.where, group=causes[0].fingerprint), limit=wanted)
+            await self.store.dead(
+                replace(self.choice.where, group=causes[0].fingerprint, job=causes[0].job), limit=wanted
+            )
             for causes in groups[:wanted]
         ]
         first: list[DeadRecord] = []
@@ -225,9 +231,15 @@ class Requeuing:
 
     async def _looked_at(self, first: Sequence[DeadRecord], sent: int) -> Canary:
         states: Counter[str] = Counter()
-        for org in {one.org for one in first}:
-            found = await self.store.statuses(org, [one.id for one in first if one.org == org])
-            generations = {one.id: one.generation for one in first if one.org == org}
+        for one in first:
+            if one.job:
+                jobs = await self.store.jobs(one.org, one.id)
+                named = {(job_name(job.key, job.generation), job.generation): job.state for job in jobs}
+                states[named.get((one.job, one.generation), "done")] += 1  # a row that was pruned ended well
+        documents = [one for one in first if not one.job]
+        for org in {one.org for one in documents}:
+            found = await self.store.statuses(org, [one.id for one in documents if one.org == org])
+            generations = {one.id: one.generation for one in documents if one.org == org}
             states.update(one.state for one in found if one.generation > generations[one.id])
         return Canary(sent, states["done"], states["dead"], states["cancelled"])
 
@@ -240,12 +252,17 @@ class Requeuing:
             await self.store.act(self.by, "requeue", self.choice.where.org, told, self.reason)
 
 
-def next_job(job: Job | None, pipeline: Pipeline | None) -> NewJob:
+def _sent(one: DeadRecord) -> Sent:
+    """A document that dies again is of another generation, a follow-up job is not."""
+    return one.org, one.id, one.job, one.generation if one.job else 0
+
+
+def next_job(job: Job | None, pipeline: Pipeline | None, collection: str) -> NewJob:
     """The job of the next generation: from the stage where it died on, and as patient as the pipeline is by now, unless
     the document brought its own budget."""
     if job is None:
         assert pipeline is not None
-        return first_job(pipeline)
+        return first_job(pipeline, pipeline.policy_of(collection))
     again = NewJob(
         job.pipeline, job.queue, job.stage, job.lane, priority=job.priority, policy=job.policy, limit_key=job.limit_key,
         lease_ms=job.lease_ms,
@@ -255,7 +272,8 @@ def next_job(job: Job | None, pipeline: Pipeline | None) -> NewJob:
     stage = pipeline.at(job.stage) or pipeline.stages[0]
     return replace(
         again, queue=pipeline.queue, stage=stage.name, lane=stage.lane, lease_ms=stage.lease_ms,
-        policy=job.policy if job.policy.pinned else pipeline.policy, limit_each=pipeline.concurrency_per_key,
+        policy=job.policy if job.policy.pinned else pipeline.policy_of(collection),
+        limit_each=pipeline.concurrency_per_key,
     )  # fmt: skip
 
 

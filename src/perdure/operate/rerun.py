@@ -66,7 +66,7 @@ class Conditions:
             self.saved["model"] = where["model"] or None  # that of a stage without one
         if "version" in where:
             self.saved["version"] = _number(where["version"])
-        self.state = _ended(where["state"]) if "state" in where else None
+        self.states = _ended(where["state"]) if "state" in where else None
 
     def placed(self, one: Checkpoint) -> bool:
         return all(getattr(one, name) == value for name, value in self.place.items())
@@ -96,13 +96,13 @@ async def rerun(
         ours = [one for one in page if one.pipeline == pipeline.name and conditions.placed(one)]
         models.update(one.model or "" for one in ours if one.version is not None)
         fitting = [one for one in ours if conditions.made(one)]
-        found = [one for one in fitting if one.state == (conditions.state or "done")]
+        found = [one for one in fitting if one.state in (conditions.states or {"done"})]
         if limit is not None and counts["found"] + len(found) > limit:
             found, more = found[: limit - counts["found"]], True
             place = (found[-1].org, found[-1].document_id)
         counts["looked_at"] += len(page)
         counts["found"] += len(found)
-        if conditions.state is None:
+        if conditions.states is None:
             counts["running"] += sum(one.state == "open" for one in fitting)
         if again is not None:
             for n in range(0, len(found), BATCH):
@@ -156,13 +156,13 @@ def _number(version: object) -> int:
         raise InputInvalid(f"a version is a whole number, not {version!r}") from None
 
 
-def _ended(word: str) -> str:
+def _ended(word: str) -> frozenset[str]:
     try:
-        state, _ = state_filter(word)
+        states, _ = state_filter(word)
     except ValueError as error:
         raise InputInvalid(str(error), code="state_unknown") from None
-    if state not in TERMINAL:
+    if not states <= TERMINAL:
         raise InputInvalid(
             f"only what has ended is run again: state takes done, dead or cancelled, not {word}"
         )
-    return str(state)
+    return frozenset(map(str, states))

@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 from perdure.core.frozen import frozen
+from perdure.core.model import ORG_DEFAULT
 from perdure.errors import DocumentUnknown
 from perdure.operate.desk import Desk
 from perdure.operate.situation import situation
 from perdure.operate.status import Facts, overview, worker_facts
 from perdure.operate.timeline import Happening, story, tell
 from perdure.operate.why import Why, explain
+from perdure.store.blobs import CheckedBlobs
+from perdure.store.feed import START, Happened
 
 
 @frozen
 class Readiness:
-    """Whether the store has the tables that this program works with, and how many workers are alive."""
+    """Whether the store has the tables that this program works with, how many workers are alive and answer, and for
+    how many seconds each of the others (by its number) has stood still."""
 
     schema_fits: bool
     workers_alive: int
+    silent_s: dict[int, int]
 
 
 class Seeing(Desk):
     """See `app.Perdure` for what each verb promises."""
 
+    blobs: CheckedBlobs
+
     async def overview(self) -> Facts:
         return await overview(self.store)
 
     async def readiness(self) -> Readiness:
-        alive = sum(one["alive"] for one in await worker_facts(self.store))
-        return Readiness(await self.store.schema_fits(), alive)
+        alive, now_ms = (
+            [one for one in await worker_facts(self.store) if one["alive"]],
+            await self.store.now_ms(),
+        )
+        silent = {
+            int(one["id"]): (now_ms - one["silent_since_ms"]) // 1000
+            for one in alive
+            if one["silent_since_ms"] is not None
+        }
+        return Readiness(await self.store.schema_fits(), len(alive) - len(silent), silent)
 
     async def why(self, document_id: str, org: str | None = None) -> Why:
         return explain(await situation(self.store, await self.status(document_id, org)))
+
+    async def content(self, document_id: str, org: str | None = None) -> bytes:
+        """What came in, byte for byte. Raises: DocumentUnknown."""
+        status = await self.status(document_id, org)
+        document = await self.store.document(status.org, status.id)
+        if document is None:
+            raise DocumentUnknown(f"document {document_id} was deleted just now")
+        if document.blob is None:
+            return document.inline or b""
+        return await self.blobs.get(document.blob)
+
+    async def happened(
+        self, *, org: str = ORG_DEFAULT, after: str = START, limit: int = 100
+    ) -> list[Happened]:
+        """What happened to documents of the organisation after a place in the feed, oldest first."""
+        return await self.store.feed(org, after, limit)
 
     async def timeline(self, document_id: str, org: str | None = None) -> list[Happening]:
         status = await self.status(document_id, org)
         document = await self.store.document(status.org, status.id)
         if document is None:
-            raise DocumentUnknown(f"document {document_id} was deleted just now")
+            raise DocumentUnknown(f"document {status.id} was deleted just now")
         return tell(await story(self.store, await situation(self.store, status), document))

@@ -41,6 +41,7 @@ class Situation:
     worker: WorkerRecord | None = None  # who has it in hand
     worker_gone: bool = False
     ahead: int = 0  # jobs whose turn is before its own
+    running: int = 0  # jobs of its organisation and queue that workers have in hand
     limit: LimitRecord | None = None  # what it waits for room under
     down: tuple[
         DependencyRecord, ...
@@ -107,7 +108,9 @@ async def _down(store: SqlStore, *lanes: str) -> tuple[DependencyRecord, ...]:
     """Dependencies of these lanes that are not up."""
     needed = {name for lane in lanes for name in needs_of(lane)}
     return (
-        tuple(d for d in await store.dependencies() if d.name in needed and d.state != "up") if needed else ()
+        tuple(d for d in await store.dependencies() if d.name in needed and d.since_ms is not None)
+        if needed
+        else ()
     )
 
 
@@ -125,6 +128,7 @@ async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
         more["items"] = items.get((job.pipeline, job.stage, job.generation), 0)
     if job.state == "queued":
         more["ahead"] = await store.ahead(job)
+        more["running"] = await store.running_of(known.status.org, job.queue)
     if job.state in ("queued", "parked"):
         lacking = {(queue, pipeline) for queue, pipeline, _ in await store.unserved()}
         more["unserved"] = (job.queue, job.pipeline) in lacking

@@ -13,9 +13,11 @@ from perdure.core.stuck import StuckPolicy
 from perdure.engine.stuck import StuckRun
 from perdure.engine.sweeper import Retention, Sweeper
 from perdure.errors import PerdureError
+from perdure.operate.desk import Desk
 from perdure.operate.retention import Retained, Retaining
 from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
+from perdure.store.text import reason_kept
 
 #: Between two looks for signs of life; a worker that shows them by beats does so twice a second.
 APART_S = 2.0
@@ -46,7 +48,7 @@ class Sweep:
     left: int = 0  # leases that had run out and are left to their workers, which live
 
 
-class Sweeping(Retaining):
+class Sweeping(Retaining, Desk):
     """The verb of an app; see `app.Perdure`."""
 
     store: SqlStore
@@ -57,11 +59,23 @@ class Sweeping(Retaining):
     async def escalation(self) -> Escalation:
         return escalated(await self.store.retry_job(), await self.store.now_ms())
 
-    async def sweep(self) -> Sweep:
-        return await self.sweeping(lambda _: None)
+    async def sweep(self, *, reason: str = "", who: str | None = None) -> Sweep:
+        return await self.sweeping(lambda _: None, reason=reason, who=who)
 
-    async def sweeping(self, told: Callable[[StuckRun], None]) -> Sweep:
-        """As `sweep`; tells on the way how far it is."""
+    async def sweeping(
+        self, told: Callable[[StuckRun], None], *, reason: str = "", who: str | None = None
+    ) -> Sweep:
+        """As `sweep`; tells on the way how far it is. It is in the trail if somebody gives a reason or a name: a timer
+        would fill it."""
+        swept = await self._swept(told)
+        if reason or who is not None:
+            what = (
+                f"{swept.status}: {sum(swept.stuck.values())} stuck, {sum(swept.requeued.values())} requeued"
+            )
+            await self.store.act(self._who(who), "sweep", None, what, reason_kept(reason))
+        return swept
+
+    async def _swept(self, told: Callable[[StuckRun], None]) -> Sweep:
         sweeper = Sweeper(self.store, self.events, self.retention, self.stuck_policy)
         living = await self._living()
         sweeper.lives = living.__contains__

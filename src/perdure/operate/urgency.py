@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from perdure.core.frozen import frozen
@@ -45,11 +46,14 @@ def problems(facts: Facts) -> list[Problem]:
         _exposed,
         _unserved,
         _lost,
+        _silent,
         _escalated,
         _given_back,
         _lacking,
         _feed_waits,
         _dead,
+        _follow_ups,
+        _undelivered,
         _stuck,
         _down,
         _paused,
@@ -163,6 +167,16 @@ def _lost(facts: Facts) -> Iterator[Problem]:
                 yield Problem("critical", f"{had} and there is no other", "perdure worker")
 
 
+def _silent(facts: Facts) -> Iterator[Problem]:
+    """Workers that live and do not answer: code holds their event loop, or their process is stopped."""
+    for worker in facts["workers"]:
+        if worker["alive"] and worker["silent_since_ms"] is not None:
+            age = since(worker["silent_since_ms"], facts["now_ms"])
+            told = f"Worker {worker['id']} ({worker['name']}) has not answered for {age}"
+            then = "its supervisor replaces it, and the log says where it stands"
+            yield Problem("warning", f"{told} with {count(worker['in_hand'], 'job')} in hand; {then}")
+
+
 def _given_back(facts: Facts) -> Iterator[Problem]:
     """Work that workers take and cannot do, such as that of a pipeline that their app does not have."""
     for pipeline, number, example in facts["given_back"]:
@@ -192,13 +206,28 @@ def _feed_waits(facts: Facts) -> Iterator[Problem]:
 
 
 def _dead(facts: Facts) -> Iterator[Problem]:
-    number, groups = facts["dead"]["documents"], facts["dead"]["groups"]
+    number, groups = facts["dead"]["documents"], [one for one in facts["dead"]["groups"] if not one["job"]]
     if not number:
         return
     most = groups[0] if groups else None
     share = f", {most['count']:,} of them" if most and most["count"] < number else ""
     cause = f"{share} of {most['code']} at stage {most['stages'][0]}" if most else ""
     yield Problem("warning", f"{count(number, 'document')} {_is(number)} dead{cause}", "perdure dead groups")
+
+
+def _follow_ups(facts: Facts) -> Iterator[Problem]:
+    """Jobs that followed from documents and died: these are done, and something of theirs is missing."""
+    for name, number in facts["dead"]["follow_ups"].items():
+        told = f"{count(number, 'follow-up job')} {name} {_is(number)} dead"
+        yield Problem("warning", told, f"perdure dead groups {name}.failed")
+
+
+def _undelivered(facts: Facts) -> Iterator[Problem]:
+    """Events that a webhook did not take in any of its tries."""
+    for org, number in facts["dead_deliveries"].items():
+        noun = "delivery" if number == 1 else "deliveries"
+        told = f"{number:,} {noun} to webhooks of organisation {org} failed for good"
+        yield Problem("warning", told, f"perdure webhook retry --org {quote(org)}")
 
 
 def _stuck(facts: Facts) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from perdure.operate.choosing import no_place
 from perdure.operate.desk import Desk
 from perdure.store.feed import NAMES
 from perdure.store.operations import Once
-from perdure.store.text import checked
+from perdure.store.text import checked, reason_kept
 from perdure.store.webhooks import Delivery, Webhook
 
 #: What one is told of unless it asks for something else.
@@ -31,7 +31,7 @@ class WebhookDesk(Desk):
 
     async def add_webhook(
         self, url: str, *, events: Sequence[str] = (), org: str = ORG_DEFAULT, who: str | None = None,
-        once: str | None = None,
+        once: str | None = None, reason: str = "",
     ) -> Webhook:  # fmt: skip
         """Tell this URL of what happens from now on; its `secret` is for checking signatures. `once`: a key under which
         it is made only the first time."""
@@ -51,16 +51,19 @@ class WebhookDesk(Desk):
         )
         asked = hashlib.sha256(json.dumps(["webhook", address, wanted]).encode()).hexdigest()
         key = Once(whose, once, asked) if once is not None else None
-        made = await self.store.add_webhook(new, self._who(who), key)
+        made = await self.store.add_webhook(new, self._who(who), key, reason_kept(reason))
         return replace(made, secret=secret_of(made.secret, made.id, self.settings.secret_key))
 
     async def webhooks(self, org: str | None = None) -> list[Webhook]:
         """All of them, or an organisation's."""
         return await self.store.webhooks(org)
 
-    async def remove_webhook(self, id_: str, *, org: str = ORG_DEFAULT, who: str | None = None) -> None:
+    async def remove_webhook(
+        self, id_: str, *, org: str = ORG_DEFAULT, who: str | None = None, reason: str = ""
+    ) -> None:
         """Tell it nothing more, not even what waits; InputInvalid where there is none."""
-        if not await self.store.drop_webhook(org, checked(id_, "the id", 100), self._who(who)):
+        by, why = self._who(who), reason_kept(reason)
+        if not await self.store.drop_webhook(org, checked(id_, "the id", 100), by, why):
             raise InputInvalid(
                 f"there is no webhook {id_} here; `perdure webhook list` shows all", code="webhook_unknown"
             )
@@ -77,7 +80,7 @@ class WebhookDesk(Desk):
         return await self.store.deliveries(org, webhook, state, after, limit)
 
     async def retry_deliveries(
-        self, id_: str | None = None, *, org: str = ORG_DEFAULT, who: str | None = None
+        self, id_: str | None = None, *, org: str = ORG_DEFAULT, who: str | None = None, reason: str = ""
     ) -> int:
         """Send what was given up again, all or one; how many."""
-        return await self.store.retry_deliveries(org, id_, self._who(who))
+        return await self.store.retry_deliveries(org, id_, self._who(who), reason_kept(reason))

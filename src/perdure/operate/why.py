@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from perdure.core.frozen import frozen
 from perdure.core.handover import Handover
-from perdure.core.lane import needs_of
+from perdure.core.lane import is_large, needs_of
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
-from perdure.errors import SettingInvalid
+from perdure.errors import ExtraMissing, SettingInvalid
 from perdure.operate.advice import Action
 from perdure.operate.situation import Situation
 from perdure.operate.words import count, line, since, until, when
@@ -22,6 +22,7 @@ from perdure.store.records import Attempt, DependencyRecord
 
 #: A lease that is over for longer than this should have been taken back.
 LATE_MS = 10_000
+REPLACED = "its supervisor replaces it after PERDURE_LOOP_STALL_S"
 
 
 @frozen
@@ -70,16 +71,27 @@ def _queued(s: Situation) -> Said:
         return _parked(s, job, waited)
     if (aside := _unserved(s)) is not None:
         return aside
-    alone = ", alone because a worker died with it in hand" if job.suspect else ""
+    alone = ", alone because a worker died or stood still with it in hand" if job.suspect else ""
+    if is_large(job.lane) and not job.suspect:
+        alone = ", in one of the slots for large documents"
+    if silent := _all_silent(s):
+        told = f"It has waited for {waited} because {silent}; {REPLACED}"
+        return f"{told}, and then it begins by itself{alone}", None
     served = f"{count(len(s.serving), 'worker')} {'serves' if len(s.serving) == 1 else 'serve'} the queue"
     if not s.ahead:
-        return (
-            f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}",
-            None,
-        )
+        told = f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}"
+        return f"{told}{_share(s)}", None
     ahead = f"{s.ahead:,}" if s.ahead < AHEAD_MAX else f"more than {AHEAD_MAX - 1:,}"
     order = f"{ahead} {'is' if s.ahead == 1 else 'are'} before it and {served}"
     return f"It has waited for {waited} in queue {job.queue}: {order}; it begins by itself{alone}", None
+
+
+def _share(s: Situation) -> str:
+    """Why others may begin before it."""
+    if s.running < 2:
+        return ""
+    bound = "while others have documents, it holds at most half of a worker's slots for long"
+    return f"; its organisation has {s.running:,} in work, and {bound}"
 
 
 def _parked(s: Situation, job: JobRecord, waited: str) -> Said:
@@ -111,11 +123,26 @@ def _running(s: Situation) -> Said:
         if not s.serving:
             return f"{where}, but that worker {lost} and there is no other to take it back", "perdure worker"
         return f"{where}, but that worker {lost}; another takes it back within seconds", None
+    if s.worker.silent_since_ms is not None:
+        silent = f"that worker has not answered for {since(s.worker.silent_since_ms, s.now_ms)}"
+        held = "a stage of it, this one or a neighbour, holds it, or its process is stopped"
+        return f"{where}, but {silent}: {held}; {REPLACED}, and the document runs again uncharged", None
     signs = [f"{count(s.items, 'item')} saved"] if s.items else []
     if job.beat_ms is not None:
         signs.append(f"last beat {since(job.beat_ms, s.now_ms)} ago")
-    alone = "; it runs alone because a worker died with it in hand" if job.suspect else ""
+    alone = "; it runs alone because a worker died or stood still with it in hand" if job.suspect else ""
     return f"{where}: {', '.join(signs) or 'just begun'}{alone}; it is at work, there is nothing to do", None
+
+
+def _all_silent(s: Situation) -> str:
+    """Which workers of its queue stand still, if all do."""
+    since_ms = [one.silent_since_ms for one in s.serving]
+    if any(one is None for one in since_ms):
+        return ""
+    longest = since(min(filter(None, since_ms)), s.now_ms)
+    names = ", ".join(f"{one.id} ({one.name})" for one in s.serving)
+    workers, have = ("worker", "has") if len(since_ms) == 1 else ("workers", "have")
+    return f"{workers} {names} of queue {s.job.queue if s.job else ''} {have} not answered for {longest}"
 
 
 def _ran(s: Situation, job: JobRecord) -> str:
@@ -287,7 +314,7 @@ def _follower(s: Situation, job: JobRecord) -> Said:
     if job.generation != s.status.generation or job.state in ("done", "cancelled"):
         return "", None
     if job.state == "dead":
-        return f"; its follow-up job {job.name} failed{failed}", _requeue(s)
+        return f"; its follow-up job {job.name} failed{failed}", f"perdure dead requeue {s.status.id}"
     down = next((d for d in s.down if d.state == "down" and d.name in needs_of(job.lane)), None)
     if job.state in ("queued", "parked") and down is not None:
         return (
@@ -309,7 +336,7 @@ def _unserved(s: Situation) -> Said | None:
         return None
     again = f"; it is offered again {until(s.status.run_at_ms, s.now_ms)}" if s.status.run_at_ms else ""
     told = f"It has waited for {since(last.ended_ms, s.now_ms)} because no worker that took it could run it"
-    if last.error_code == SettingInvalid.code:
+    if last.error_code in (SettingInvalid.code, ExtraMissing.code):
         correct = "correct that setting where the workers run and start them again"
         return f"{told} ({line(last.why)}){again} and no attempt was used: {correct}", "perdure worker"
     return (

@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure import Context, Document, Pipeline
 from perdure.core.frozen import frozen
+from perdure.pipelines.bounds import CONNECT_S
 
 EACH = 20
 TRIGGER = "document-processing-complete"
@@ -31,7 +32,7 @@ def asked(doc: Document, chunk_count: int) -> dict[str, Any]:
     return {"document_id": doc.id, "chunk_count": chunk_count, "trigger": TRIGGER}
 
 
-@detect_connections.stage
+@detect_connections.stage(timeout=CONNECT_S)
 async def connect(ctx: Context, input: Asked) -> int:
     """How many there are. Also if it has no chunks: those that it had are missing elsewhere."""
     return await ctx.aconnect(each=EACH)

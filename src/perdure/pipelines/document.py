@@ -2,6 +2,7 @@
 
 fetch     the bytes at a URL, guarded; one request per attempt
 extract   page by page or chapter by chapter, each saved, in a process that can be killed
+          (an image or an archive of mail that was fetched: a job of its pipeline does the rest)
 chunk     passages with their place in the text
 embed     a vector for each, batch by batch
 index     from this commit on it is found; what it is like is found out by a job of its own
@@ -10,18 +11,23 @@ index     from this commit on it is found; what it is like is found out by a job
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from mimetypes import guess_type
 from urllib.parse import urlsplit
 
-from perdure import Context, Document, Pipeline, Row
+from perdure import Context, Document, Gathered, Permanent, Pipeline, Result, Row
 from perdure.calls.fetch import Fetched, NotModified
 from perdure.calls.fetch import fetch as fetch_url
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
+from perdure.engine.result import SpawnJob
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, STAGE_S
 from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
+from perdure.pipelines.extract.sniff import HEAD_BYTES, sniff
 from perdure.pipelines.indexing import index_chunks
+from perdure.pipelines.routing import IMAGE, MAIL, by_kind
 from perdure.settings import current
 
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
@@ -29,6 +35,7 @@ PER_HOST = 2
 EXTRACT_MB = 1_024
 FETCH_BYTES_MAX = 190 << 20  # it is saved as base64, in an output of 256 MiB at most
 REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
+NOTHING = Summary("", (), 0, "und", 0, 0, 0)
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
 
@@ -42,14 +49,17 @@ class Source:
     etag: str | None = None
     last_modified: str | None = None
     content: bytes | None = None
+    route: str | None = None  # the pipeline that takes what was fetched: image or mail; None: this one
 
 
 @frozen
 class Extracted:
-    """A whole document as Markdown with anchors, and what is known of it."""
+    """A whole document as Markdown with anchors, and what is known of it; nothing where `route` names the pipeline that
+    does the work."""
 
     markdown: str
     summary: Summary
+    route: str | None = None
 
 
 def host_of(doc: Document) -> str | None:
@@ -59,7 +69,11 @@ def host_of(doc: Document) -> str | None:
 
 
 documents = Pipeline(
-    "document", concurrency_key=host_of, concurrency_per_key=PER_HOST, concurrency_until="fetch"
+    "document",
+    concurrency_key=host_of,
+    concurrency_per_key=PER_HOST,
+    concurrency_until="fetch",
+    content_stage="fetch",
 )
 
 
@@ -83,6 +97,7 @@ async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
         raise Transient(
             f"{doc.url} answered that nothing changed, to a first request", code="response_broken"
         )
+    source = replace(source, route=_route(source, ctx))
     if previous is not None and _same(source, previous):
         source = previous  # as it was, so that nothing is done again
     answer = "fetched" if previous is None else "unchanged" if source is previous else "refreshed"
@@ -100,35 +115,69 @@ def _source(found: Fetched) -> Source:
 
 
 def _same(one: Source, other: Source) -> bool:
-    return (one.content, one.media_type, one.name) == (other.content, other.media_type, other.name)
+    return (one.content, one.media_type, one.name, one.route) == (
+        other.content, other.media_type, other.name, other.route
+    )  # fmt: skip
+
+
+def _route(source: Source, ctx: Context) -> str | None:
+    """The pipeline of the app for what was fetched, told by its content; None: this one."""
+    if source.content is None:
+        return None
+    kind = sniff(source.content[:HEAD_BYTES], source.name, source.media_type)
+    wanted = by_kind(kind, [name for name in (IMAGE, MAIL) if ctx.serves(name)])
+    return None if wanted == documents.name else wanted
 
 
 @documents.stage(
     version=VERSION,
     isolate=True,
+    sandbox=True,
     memory_mb=EXTRACT_MB,
     timeout=EXTRACT_S,
     stall=STALL_S,
     reuse=REUSE,
     preload=MODULES,
 )
-def extract(doc: Document, ctx: Context, fetch: Source) -> Extracted:
-    """Pages and chapters are saved as they are read; one that is saved is not read again."""
+def extract(doc: Document, ctx: Context, fetch: Source) -> Result[Extracted]:
+    """Pages and chapters are saved as they are read; one that is saved is not read again. Images and archives of mail
+    go to their pipeline, as a job of this document."""
+    if fetch.route is not None:
+        job = SpawnJob(fetch.route, fetch.route, doc.id)
+        return Result(Extracted("", NOTHING, fetch.route), spawn=[job])
     content = doc.path if fetch.content is None else fetch.content
     with open_reader(content, fetch.media_type, fetch.name) as reader:
         if reader.piecemeal:
             parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
         else:
             parts = [reader.read(key) for key in reader.parts]
-        return Extracted(join(parts), summarise(parts, reader.title, reader.language))
+        return Result(Extracted(join(parts), summarise(parts, reader.title, reader.language)))
 
 
-@documents.stage(version=cutting.VERSION)
-def chunk(doc: Document, extract: Extracted) -> list[Chunk]:
-    """Passages with their place in the text; the same text gives the same ids."""
+def is_routed(extract: Extracted) -> bool:
+    """Whether another pipeline does the work."""
+    return extract.route is not None
+
+
+@documents.stage(
+    version=cutting.VERSION,
+    timeout=STAGE_S,
+    isolate_from=CELL_BYTES,
+    memory_mb=CHUNK_MB,
+    gathers_if=("extract", is_routed),
+)
+def chunk(doc: Document, extract: Extracted, gathered: Gathered) -> Result[list[Chunk]]:
+    """Passages with their place in the text; the same text gives the same ids. What went to another pipeline has none
+    here, and is as good as what that made of it."""
+    if extract.route is not None:
+        if gathered.jobs.get(extract.route) != "done":
+            told = "mend the cause and requeue this document"
+            raise Permanent("routed_failed", f"its job {extract.route} failed; see the attempts, {told}")
+        # an image has the chunk that it is found by; of an archive its messages are found
+        return Result([]) if extract.route == IMAGE else Result([], chunks=[])
     content_hash = hashlib.sha256(extract.markdown.encode()).hexdigest()
     parts = [(start, anchor, _page(anchor)) for start, anchor in anchors(extract.markdown)]
-    return cutting.chunks(extract.markdown, doc.id, content_hash, parts)
+    return Result(cutting.chunks(extract.markdown, doc.id, content_hash, parts))
 
 
 def _page(anchor: str) -> int | None:

@@ -28,7 +28,7 @@ from perdure.core.chunk import Chunk
 from perdure.core.services import CHECKS
 from perdure.core.words import words
 from perdure.errors import SettingInvalid, Transient
-from perdure.settings import Settings, current
+from perdure.settings import OPENAI, Settings, current
 
 log = logging.getLogger("perdure.embed")
 BATCH = 64
@@ -226,8 +226,13 @@ def services() -> tuple[str, ...]:
 
 
 def check(settings: Settings | None = None) -> None:
-    """Raises: SettingInvalid if the embedder that the settings name is not installed."""
-    if (settings or current()).embedder == "wordllama" and find_spec("wordllama") is None:
+    """Raises: SettingInvalid if the embedder that the settings name is not installed or lacks its key."""
+    asked = settings or current()
+    if asked.embedder.startswith(OPENAI) and not (asked.embed_key or os.environ.get("OPENAI_API_KEY")):
+        raise SettingInvalid(
+            f"PERDURE_EMBEDDER is {asked.embedder}, which needs a key; set PERDURE_EMBED_KEY or OPENAI_API_KEY"
+        )
+    if asked.embedder == "wordllama" and find_spec("wordllama") is None:
         raise SettingInvalid(
             "PERDURE_EMBEDDER is wordllama, which is not installed; pip install 'perdure[embed]', or set it to hashing"
         )

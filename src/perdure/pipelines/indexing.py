@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from perdure import Context, Document, Pipeline, Result, batched
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
+from perdure.pipelines.bounds import EMBED_S, EMBED_STALL_S, STAGE_S
 from perdure.pipelines.connect import asked, detect_connections
 from perdure.pipelines.embed import embedder, services, with_vectors
 
@@ -30,6 +31,8 @@ class Embedded:
 async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
     """Each batch is saved as it comes, so no attempt pays for it twice."""
     model = embedder()
+    if not chunk:
+        return Embedded(model.name, [])
 
     async def ask(batch: Sequence[Chunk]) -> list[bytes]:
         return await model.aembed([one.text for one in batch])
@@ -37,13 +40,15 @@ async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
     if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
         return Embedded(model.name, await ask(chunk))
     vectors: list[bytes] = []
-    async for _, found in ctx.aitems(batched(chunk, BATCH), run=ask):
+    async for found in ctx.aitems(batched(chunk, BATCH), run=ask):
         vectors += found
     return Embedded(model.name, vectors)
 
 
 def index(doc: Document, chunk: list[Chunk], embed: Embedded) -> Result[int]:
     """From this commit on the document is found by these chunks, and by no others."""
+    if not chunk and doc.url is not None:  # another pipeline has indexed what was fetched
+        return Result(0)
     found = with_vectors(chunk, embed.vectors, embed.model)
     spawn = [detect_connections.job(doc, **asked(doc, len(found)))]
     return Result(len(chunk), chunks=found, spawn=spawn)
@@ -55,7 +60,9 @@ def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
 
 def index_chunks(pipeline: Pipeline, *, attempts: Callable[[], int] | None = None) -> None:
     """Add the stages `embed` and `index` after a stage `chunk`; `attempts` of theirs, if not the pipeline's."""
-    pipeline.stage(model=lambda: embedder().name, needs=services, attempts=attempts)(embed)
-    pipeline.stage(attempts=attempts)(index).ensure(all_embedded)
+    pipeline.stage(
+        model=lambda: embedder().name, needs=services, attempts=attempts, timeout=EMBED_S, stall=EMBED_STALL_S
+    )(embed)
+    pipeline.stage(attempts=attempts, timeout=STAGE_S)(index).ensure(all_embedded)
     if detect_connections not in pipeline.then:
         pipeline.then += (detect_connections,)

@@ -10,7 +10,7 @@ from perdure.store import entering, feed, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
-from perdure.store.operations import Cancel, Raise, Requeue
+from perdure.store.operations import Cancel, NewJob, Raise, Requeue
 from perdure.store.text import cleaned
 
 
@@ -27,6 +27,7 @@ class Acting:
     raised: list[entering.Raised]
     counting: Counting
     _end: Callable[[Sequence[Row]], Steps[None]]
+    job_of: Callable[[Requeue], NewJob]
 
     def requeue(self, ops: Sequence[Requeue]) -> Steps[list[str]]:
         """Begin a new generation of documents, each named once."""
@@ -47,7 +48,7 @@ class Acting:
             self.entries[:] = [e for e in self.entries if (e.org, e.key) != (org, job_key(id_))]
             self.counting.document(org, found[org, id_][3], found[org, id_][0], "open")
             self.entries.append(
-                entering.Entry(org, id_, job_key(id_), op.job, generation, op.fresh_from, again=True)
+                entering.Entry(org, id_, job_key(id_), self.job_of(op), generation, op.fresh_from, again=True)
             )
             self.told.append(feed.entry(org, self.now_ms, "requeued", id_, generation=generation))
         yield Query(self.sql.DEAD_DROP, rows=list(again))

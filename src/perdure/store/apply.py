@@ -12,9 +12,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from perdure.core.lane import is_large, like, sized
 from perdure.core.model import Job, State, repairs
 from perdure.core.outcome import Done, Hold
-from perdure.store import entering, feed, handing_out, indexing, locking, once, outbox, rows, stuck
+from perdure.store import (
+    entering,
+    feed,
+    handing_out,
+    indexing,
+    locking,
+    once,
+    outbox,
+    passing,
+    ranks,
+    rows,
+    stuck,
+)
 from perdure.store.acting import Acting
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
@@ -42,8 +55,9 @@ class Flush(Acting):
     """The state of one transaction while its steps run."""
 
     def __init__(
-        self, sql: Dialect, client: int, number: int, now_ms: int, known: set[Flow], written: dict[Any, int]
-    ) -> None:
+        self, sql: Dialect, client: int, number: int, now_ms: int, known: set[Flow], written: dict[Any, Any],
+        large_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.sql = sql
         self.client = client
         self.name = flush_name(client, number)
@@ -52,7 +66,9 @@ class Flush(Acting):
         self.declared: set[Flow] = set()  # those that this flush adds
         #: When this client last wrote down how far a queue's turns have been handed out, and what it serves.
         self.written = written
-        self.noted: dict[Any, int] = {}  # what of that this flush writes down
+        self.noted: dict[Any, Any] = {}  # what of that this flush writes down
+        self.large_bytes = large_bytes  # from which size on a document is large; 0: none is
+        self.large: set[tuple[str, str]] = set()  # of the documents that are requeued
         self.presents: dict[str, float] = {}  # of queues in which it opens flows
         self.entries: list[entering.Entry] = []
         self.keys: set[str] = set()  # limits that may have room now
@@ -71,7 +87,8 @@ class Flush(Acting):
         kinds: dict[type[Operation], list[tuple[int, Any]]] = {}
         for n, op in enumerate(batch):
             kinds.setdefault(type(op), []).append((n, op))
-        yield from self.declare({flow for op in batch for flow in _flows(op)})
+        yield from self.weigh(kinds.get(Requeue, ()))
+        yield from self.declare({flow for op in batch for flow in self.flows(op)})
         claims = [op for _, op in kinds.get(Claim, ())]
         self.presents = yield from handing_out.open_flows(self.sql, claims, self.now_ms, self.written)
         yield from self.lock(batch)
@@ -105,6 +122,21 @@ class Flush(Acting):
         yield from self.counting.write(self.sql, self.client)
         return answers
 
+    def weigh(self, ops: Sequence[tuple[int, Requeue]]) -> Steps[None]:
+        """Find out which documents that are requeued are large: their flows are declared before any row is locked."""
+        which = sorted({(op.org, op.document_id) for _, op in ops if op.content is None})
+        if which and self.large_bytes:
+            sizes = yield Query(self.sql.DOCUMENT_SIZES, rows=which)
+            self.large |= {(org, id_) for org, id_, *both in sizes if max(both) >= self.large_bytes}
+        self.large |= {(op.org, op.document_id) for _, op in ops if op.content and self.is_large(op.content)}
+
+    def is_large(self, document: NewDocument) -> bool:
+        return 0 < self.large_bytes <= document.size
+
+    def job_of(self, op: Requeue) -> NewJob:
+        """The job of a requeued document, in the lane that its size asks for."""
+        return entering.with_size(op.job, (op.org, op.document_id) in self.large)
+
     def lock(self, batch: Sequence[Operation]) -> Steps[None]:
         """Where several statements change jobs or documents, lock all of them before the first, in order."""
         if self.sql.JOBS_LOCK is None:
@@ -119,6 +151,22 @@ class Flush(Acting):
         if new := flows - self.known:
             yield from entering.declare_flows(self.sql, new)
             self.declared |= new
+
+    def flows(self, op: Operation) -> Iterator[Flow]:
+        """The flows in which jobs may stand after this operation."""
+        match op:
+            case Add(documents=documents):
+                yield from (_flow(d.job, self.is_large(d)) for d in documents)
+            case Requeue(job=job):
+                yield _flow(job, (op.org, op.document_id) in self.large)
+            case Save() | Settle():
+                yield op.job.queue, op.job.pipeline, like(op.lane, op.job.lane)
+                if isinstance(op, Settle) and (hook := rows.hook(op)) is not None:
+                    yield _flow(hook, is_large(op.job.lane))
+                save = op.save if isinstance(op, Settle) else op
+                if save is not None:
+                    yield from (_flow(job, is_large(op.job.lane)) for job in save.jobs)
+                    yield from (_flow(d.job, self.is_large(d)) for d in save.documents)
 
     # --- fenced writes ---------------------------------------------------------------------------
 
@@ -261,7 +309,8 @@ class Flush(Acting):
             yield Query(sql.ATTEMPT_ADD, rows=[rows.attempt(op, now_ms) for op in others])
             if ends := sorted(end for op in others if (end := rows.document_end(op, now_ms))):
                 yield from self._end(ends)
-                yield Query(sql.DEAD_ADD, rows=[row for op in others if (row := rows.dead(op, now_ms))])
+            if dead := [row for op in others if (row := rows.dead(op, now_ms))]:
+                yield Query(sql.DEAD_ADD, rows=dead)
             yield from stuck.counted(sql, others)
         yield from outbox.add(sql, [event for op in settles for event in op.events], now_ms)
         for op in settles:
@@ -304,9 +353,9 @@ class Flush(Acting):
             for d in op.documents:
                 new = (d.org, d.id) in added
                 added.discard((d.org, d.id))  # the same one again in this flush exists already
-                answers[n].append(
-                    Added(d.id, "added") if new else Added(same.get((d.org, d.id), d.id), "exists")
-                )
+                # the same one again in this flush has been queued by it
+                known = same.get((d.org, d.id), (d.id, "queued"))
+                answers[n].append(Added(d.id, "added") if new else Added(known[0], "exists", known[1]))
 
     def insert(self, documents: Sequence[NewDocument]) -> Steps[set[tuple[str, str]]]:
         """Write documents that are not there yet, and their jobs; (organisation, id) of those that were written."""
@@ -318,7 +367,7 @@ class Flush(Acting):
             which = (document.org, document.id)
             if which in added and which not in seen:
                 seen.add(which)
-                self.entries.append(entering.first(document))
+                self.entries.append(entering.first(document, self.is_large(document)))
                 self.counting.document(document.org, document.collection, None, "open")
         self.counting.accepted(len(added))
         for document in documents:
@@ -331,6 +380,8 @@ class Flush(Acting):
         known = yield Query(self.sql.DOCUMENT_HASH, (document.org, document.id))
         if known and known[0][0] != document.content_hash:
             reason = "its parent has other content for it"
+            if self.is_large(document):
+                self.large.add((document.org, document.id))
             yield from self.requeue(
                 [Requeue(document.org, document.id, document.job, None, "parent", reason, document)]
             )
@@ -338,7 +389,8 @@ class Flush(Acting):
     # --- leases ----------------------------------------------------------------------------------
 
     def beat(self, op: Beat) -> Steps[set[tuple[int, int]]]:
-        if not (yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms))):
+        silent_since_ms = None if op.silent_ms is None else self.now_ms - op.silent_ms
+        if not (yield Query(self.sql.WORKER_BEAT, (op.worker, self.now_ms, silent_since_ms))):
             # taken for dead while it was cut off; its documents are others' by now, but it goes on
             yield Query(self.sql.WORKER_AGAIN, (op.worker, op.name, op.queues, self.now_ms))
         if not op.held:
@@ -357,18 +409,31 @@ class Flush(Acting):
             answers[n] = rows.readable([row[:-1] for row in found])
             self.counting.claimed(one.job for one in answers[n])
         claims = [op for _, op in ops]
-        self.noted = yield from handing_out.note(
+        self.noted |= yield from handing_out.note(
             self.sql, claims, handed_out, self.presents, self.now_ms, self.written
         )
 
     def claim(self, op: Claim) -> Steps[list[Row]]:
         found: list[Row] = []
-        if op.suspects:
-            found += yield from self.sql.claim(op, self.now_ms, True, op.suspects)
-        if op.limit:
-            found += yield from self.sql.claim(op, self.now_ms, False, op.limit)
+        kinds = []
+        owing = ranks.owing(op, self.written)
+        for kind in op.kinds:
+            most = kind.most
+            if kind.passing is not None:
+                others = yield from passing.claim(self.sql, op, kind, self.now_ms, self.written, self.noted)
+                found += others
+                most = most - len(others) if kind.passing.fill else 0
+            elif owing and not kind.suspect:
+                others = yield from passing.before(self.sql, op, kind, self.now_ms, owing)
+                found += others
+                most -= len(others)
+            if most:
+                kinds.append(kind._replace(most=most))
+        if kinds:
+            found += yield from self.sql.claim(op, self.now_ms, kinds)
+        yield from ranks.note(found, {**self.written, **self.noted}, self.noted)
         # with a slot to spare it is worth waking, however many others are taken
-        if (idle := not op.alone or len(found) < op.limit + op.suspects) != op.idle:
+        if (idle := not op.alone or len(found) < op.most) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
         return found
 
@@ -383,22 +448,5 @@ def _by_job(numbered: tuple[int, Save | Settle]) -> tuple[str, str, str]:
     return locking.by_document(numbered[1].job)
 
 
-def _flows(op: Operation) -> Iterator[Flow]:
-    """The flows in which jobs may stand after this operation."""
-    match op:
-        case Add(documents=documents):
-            yield from (_flow(d.job) for d in documents)
-        case Requeue(job=job):
-            yield _flow(job)
-        case Save() | Settle():
-            yield op.job.queue, op.job.pipeline, op.lane
-            if isinstance(op, Settle) and (hook := rows.hook(op)) is not None:
-                yield _flow(hook)
-            save = op.save if isinstance(op, Settle) else op
-            if save is not None:
-                yield from (_flow(job) for job in save.jobs)
-                yield from (_flow(d.job) for d in save.documents)
-
-
-def _flow(job: NewJob) -> Flow:
-    return (job.queue, job.pipeline, job.lane)
+def _flow(job: NewJob, large: bool) -> Flow:
+    return (job.queue, job.pipeline, sized(job.lane, large))

@@ -23,7 +23,7 @@ from perdure.store.reading import Reading
 Values = dict[str, Any]
 
 DOCUMENT = tuple(OLD_DOCUMENT)
-DEAD = (*NEW_DEAD, "collection", "exhausted")
+DEAD = (*(name for name in NEW_DEAD if name not in ("job", "message")), "collection", "exhausted")
 JOB = (
     "org", "document_id", "key", "pipeline", "queue", "lane", "stage", "state", "priority", "run_at_ms", "lease_ms",
     "generation", "attempts", "attempts_max", "claims", "crashes", "policy", "limit_key", "created_ms", "finished_ms",
@@ -63,14 +63,14 @@ class Archive(Reading):
         def steps() -> Steps[list[Archived]]:
             found = yield from _read(self.sql, "document", DOCUMENT, which, "id")
             jobs = yield from _read(self.sql, "job", JOB, which)
-            dead = yield from _read(self.sql, "dead", DEAD, which)
+            dead = yield from _read(self.sql, "dead", (*DEAD, "job"), which)
             attempts = yield from _read(self.sql, "attempt", ATTEMPT, which)
             acts = yield from _read(self.sql, "act", ACT, which, "target")
             return [
                 Archived(
                     found[key][0],
                     next((job for job in jobs[key] if job["key"] == job_key(key[1])), None),
-                    next(iter(dead[key]), None),
+                    next((_document(one) for one in dead[key] if not one["job"]), None),
                     sorted(attempts[key], key=lambda a: (a["generation"], a["started_ms"], a["claim"])),
                     sorted(acts[key], key=lambda a: a["at_ms"]),
                 )
@@ -225,6 +225,11 @@ def _unindexed(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     return sum(chunks for *_, chunks in indexed)
 
 
+def _document(dead: Values) -> Values:
+    """What is kept of a dead document; its follow-up jobs are not archived."""
+    return {name: dead[name] for name in DEAD}
+
+
 # --- in ------------------------------------------------------------------------------------------
 
 
@@ -259,7 +264,7 @@ def _restore(sql: Dialect, archived: Sequence[Archived], counting: Counting) -> 
     named = ("org", "id", "pipeline", "dedupe")
     same = [(n, *(archived[m].document[name] for name in named)) for n, m in enumerate(others)]
     answers = ["imported"] * len(archived)
-    for n, known in zip(others, (yield from there(sql, same)), strict=True):
+    for n, (known, _) in zip(others, (yield from there(sql, same)), strict=True):
         answers[n] = "exists" if known == archived[n].document["id"] else f"exists as {known}"
     for one in back:
         counting.document(one.key[0], one.document["collection"], None, one.document["state"])

@@ -38,7 +38,7 @@ DOCUMENTS = (
     "SELECT p.org, p.id, p.state, j.finished_ms IS NULL AND j.id IS NOT NULL, x.org IS NOT NULL FROM "
     f"(SELECT org, id, state FROM document WHERE (org, id) > ($1, $2) ORDER BY org, id LIMIT {PAGE}) AS p "
     "LEFT JOIN job j ON j.org = p.org AND j.document_id = p.id AND j.key = 'doc-' || p.id "
-    "LEFT JOIN dead x ON x.org = p.org AND x.document_id = p.id ORDER BY p.org, p.id"
+    "LEFT JOIN dead x ON x.org = p.org AND x.document_id = p.id AND x.job = '' ORDER BY p.org, p.id"
 )
 LOST_JOBS = (
     "SELECT j.document_id FROM job j WHERE j.state = 'running' AND j.worker <> 0 AND j.lease_until_ms < $1 "
@@ -148,14 +148,14 @@ class Auditing(Reading):
         await self._look(found.balance)
         return found
 
-    async def recount(self, by: str = "") -> None:
+    async def recount(self, by: str = "", reason: str = "") -> None:
         """Count anew what is there; whoever changes something waits meanwhile."""
         clock = self.clock.now_ms()
 
         def steps() -> Steps[None]:
             yield from recount(self.sql)
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
-            yield Query(self.sql.ACT_ADD, (now, by, "recount", None, "counters", ""))
+            yield Query(self.sql.ACT_ADD, (now, by, "recount", None, "counters", reason))
 
         await self._write(steps)
 

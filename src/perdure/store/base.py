@@ -328,10 +328,10 @@ class Store(Protocol):
     # reading
     async def status(self, org: str, document_id: str) -> records.Status | None: ...
     async def documents(
-        self, org: str | None, state: str | None, after: str | None, limit: int, stage: str | None = None,
-        collection: str | None = None,
+        self, org: str | None, state: str | Sequence[str] | None, after: str | None, limit: int,
+        stage: str | None = None, collection: str | None = None,
     ) -> list[records.Status]:  # fmt: skip
-        """The next documents after this id, newest first."""
+        """The next documents after this place, those that came last first."""
 
     async def document(self, org: str, document_id: str) -> records.DocumentRecord | None: ...
     async def attempts(self, org: str, document_id: str) -> list[records.Attempt]: ...

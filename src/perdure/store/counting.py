@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.frozen import frozen
+from perdure.core.lane import like, plain
 from perdure.core.model import GATHERING_MS, TERMINAL, Job
 from perdure.store.base import Query, Row, Steps
 
@@ -79,7 +80,9 @@ class Counting:
     def claimed(self, jobs: Iterable[Job]) -> None:
         changes = self.changes  # of every job there is, so without a call for each
         for job in jobs:
-            subject, lane = "follow" if "/" in job.key else "main", "" if job.probe is not None else job.lane
+            subject, lane = "follow" if "/" in job.key else "main", job.lane
+            if job.probe is not None:  # it was lent
+                lane = like("", lane)
             changes[subject, "", job.queue, lane, "queued"] -= 1
             changes[subject, "", job.queue, "", "running"] += 1
 
@@ -215,14 +218,14 @@ def told(rows: Iterable[Row]) -> Counts:
         documents.setdefault((org, collection), {})[state] = n
     queues: dict[str, Counter[str]] = {}
     live: Counter[str] = Counter()
-    held: Counter[str] = Counter({name: 0 for _, name, *_ in found.get("lane", ())})
+    held: Counter[str] = Counter({plain(name): 0 for _, name, *_ in found.get("lane", ())})
     for subject in ("main", "follow"):
         for _, queue, lane, state, n in found.get(subject, ()):
             queues.setdefault(queue, Counter())[_shown(state, lane in down, queue in paused)] += n
             if subject == "main":
                 holds = lane in down and state in _HOLDABLE
                 live["held" if holds else {"parked": "queued", "remote": "running"}.get(state, state)] += n
-                held[lane] += n if holds else 0
+                held[plain(lane)] += n if holds else 0
     return Counts(
         documents,
         {queue: dict(states) for queue, states in queues.items()},

@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from perdure.core.lane import LARGE
 from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import CountingSql
 from perdure.store.fairness import HEAD, FairnessSql
 from perdure.store.lacking import IS_LACKED
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Kind
 
 #: A delay that stands for "until all that it spawned has ended".
 GATHERS = -1
@@ -27,21 +28,34 @@ JOB_COLUMNS = (
     "j.claims, j.postpones, j.releases, j.crashes, j.postponed_ms, j.suspect, j.attempts_max, j.policy, "
     "j.claimed_ms, "
     "j.lease_ms, j.fresh_from, j.priority, j.input, j.limit_key, j.worker, j.holds, j.progress_ms, j.probe, "
-    "j.remote"
+    "j.remote, j.flickers"
 )
 DOCUMENT_COLUMNS = (
     "d.id, d.org, d.collection, d.pipeline, d.kind, d.name, d.media_type, d.content_hash, d.size, "
     "d.inline, d.blob, "
     "d.meta, d.parent_id, d.created_ms"
 )
-STATUS_COLUMNS = (
-    "d.id, d.org, d.collection, d.pipeline, d.name, "
+#: The state of a document d with its job j and its lane l, as users see it.
+LIVE_STATE = (
     "CASE WHEN d.state <> 'open' THEN d.state "
     "WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN 'held' "
-    "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END AS live, "
-    "j.stage, d.generation, j.attempts, j.attempts_max, j.claims, j.suspect, d.degraded, "
-    "CASE WHEN j.state = 'waiting' THEN j.run_at_ms END, j.beat_ms, d.created_ms, d.finished_ms, "
-    "d.error_code, d.error_message, "
+    "WHEN j.state = 'parked' THEN 'queued' ELSE j.state END"
+)
+#: The same for one whose job this very flush has yet to write.
+FOUND_STATE = f"coalesce({LIVE_STATE}, 'queued')"
+#: How it ended, or the last failure of a document that waits to be tried again.
+_FAILURE = (
+    "CASE WHEN d.state <> 'open' THEN d.error_{what} WHEN j.claims > 0 AND j.state <> 'running' THEN "
+    "(SELECT a.{column} FROM attempt a WHERE a.org = d.org AND a.document_id = d.id AND a.job_key = j.key "
+    "AND a.generation = j.generation AND a.error_code IS NOT NULL ORDER BY a.claim DESC LIMIT 1) END"
+)
+#: The job's row is pruned some time after its end; the document keeps what it said.
+STATUS_COLUMNS = (
+    f"d.id, d.org, d.collection, d.pipeline, d.name, {LIVE_STATE} AS live, coalesce(j.stage, d.stage) AS stage, "
+    "d.generation, coalesce(j.attempts, d.attempts), coalesce(j.attempts_max, d.attempts_max), "
+    "coalesce(j.claims, d.claims), j.suspect, d.degraded, "
+    "CASE WHEN j.state = 'waiting' THEN j.run_at_ms END, coalesce(j.beat_ms, d.beat_ms), d.created_ms, d.finished_ms, "
+    f"{_FAILURE.format(what='code', column='error_code')}, {_FAILURE.format(what='message', column='message')}, "
     "CASE WHEN j.state IN ('queued', 'parked') AND l.down_ms IS NOT NULL THEN l.name END, "
     "j.state = 'running' AND j.worker = 0"
 )
@@ -70,6 +84,7 @@ NEW_ATTEMPT = {
     "charged": "boolean", "token": "bigint", "stage": "text", "worker": "int", "started_ms": "bigint",
     "ended_ms": "bigint", "outcome": "text", "error_type": "text", "error_code": "text", "status_code": "int",
     "message": "text", "fingerprint": "text", "delay_ms": "bigint", "why": "text", "requests": "text",
+    "traceback": "text",
 }  # fmt: skip
 NEW_SAVED = {
     "org": "text", "document_id": "text", "pipeline": "text", "stage": "text", "generation": "int", "version": "int",
@@ -97,11 +112,11 @@ NEW_CONNECTION = {
     "org": "text", "document_id": "text", "chunk_id": "text", "other_document_id": "text", "other_id": "text",
     "score": "double precision", "model": "text",
 }  # fmt: skip
-#: a dead document, without its collection, which is read from it
+#: a dead document or follow-up job, without its collection, which is read from the document
 NEW_DEAD = {
     "org": "text", "document_id": "text", "pipeline": "text", "queue": "text", "lane": "text", "stage": "text",
     "error_type": "text", "error_code": "text", "status_code": "int", "fingerprint": "text", "attempts": "int",
-    "generation": "int", "died_ms": "bigint",
+    "generation": "int", "died_ms": "bigint", "job": "text", "message": "text",
 }  # fmt: skip
 #: what a saved job becomes
 FENCE_SAVE = {
@@ -113,7 +128,7 @@ FENCE_SETTLE = {
     "ord": "int", "org": "text", "id": "bigint", "token": "bigint", "expired_only": "boolean",
     "taken_back": "boolean", "state": "text", "stage": "text", "lane": "text", "delay_ms": "bigint",
     "attempts": "int", "postpones": "int", "postponed_ms": "bigint", "releases": "int", "crashes": "int",
-    "holds": "int", "suspect": "boolean", "terminal": "boolean", "aside": "boolean",
+    "holds": "int", "flickers": "int", "suspect": "boolean", "terminal": "boolean", "aside": "boolean",
 }  # fmt: skip
 #: a job whose every stage is saved
 FINISH = {
@@ -160,9 +175,11 @@ LOCK_DOCUMENT = (
     "SELECT d.org, d.id, d.state, d.generation, d.degraded OR EXISTS (SELECT 1 FROM job j WHERE j.org = d.org "
     f"AND j.document_id = d.id AND j.finished_ms IS NULL AND j.key LIKE '%/{REPAIR}%'), d.collection FROM document d"
 )
+#: What a document keeps of its main job: the status of a document must not change when the job's row is pruned.
+KEPT = ("stage", "attempts", "attempts_max", "claims", "beat_ms")
 FINISH_DOCUMENT = (
     "UPDATE document AS d SET state = 'done', finished_ms = $1, error_code = NULL, error_message = NULL, "
-    "error_meta = NULL "
+    "error_meta = NULL, "
 )
 
 
@@ -202,9 +219,12 @@ REQUEUE_JOB = (
     "ON CONFLICT (org, document_id, key) DO UPDATE SET "
     + excluded(NEW_JOB, "org", "key", "document_id", "created_ms")
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
-    "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, finished_ms = NULL, "
+    "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, flickers = 0, "
+    "finished_ms = NULL, "
     "probe = NULL, home = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
 )
+#: What a new generation makes again, of dead rows; a hook that failed told of the generation before.
+DEAD_RENEWED = "(job = '' OR substr(job, 1, 3) <> 'on_')"
 #: Jobs that wait in a flow that is closed, in the order of their turns.
 _HELD = "SELECT suspect, vt, -priority, id, org, limit_key, key, queue, pipeline, lane, state FROM job WHERE"
 _HELD_IN = "AND queue = $2 AND pipeline = $3 AND lane = $4"
@@ -213,9 +233,10 @@ HELD_READY = f"{_HELD} state = 'queued' {_HELD_IN} AND suspect = $5 {_HELD_ORDER
 HELD_PARKED = (
     f"{_HELD} limit_key IS NOT NULL AND finished_ms IS NULL AND state = 'parked' {_HELD_IN} {_HELD_ORDER} $5"
 )
-#: It stands in the lane '' and can be claimed; under a limit it must be let in first.
+#: It stands in a lane without needs and can be claimed; under a limit it must be let in first.
 LEND_SET = (
-    "probe = $1, home = lane, home_vt = nullif({job}.vt, 0), lane = '', vt = {vt}, "
+    "probe = $1, home = lane, home_vt = nullif({job}.vt, 0), "
+    f"lane = CASE WHEN lane LIKE '%{LARGE}' THEN '{LARGE}' ELSE '' END, vt = {{vt}}, "
     "state = CASE WHEN limit_key IS NULL THEN 'queued' ELSE 'parked' END"
 )
 #: The job gets its old turn back. $2: the dependency was up since then, and a release could not recall the job because
@@ -225,6 +246,8 @@ RECALL_SET = (
     "CASE WHEN $2 THEN NULL ELSE home_vt END, (SELECT coalesce(({head}), {job}.vt - f.shift) "
     "FROM flow f WHERE f.queue = {job}.queue AND f.pipeline = {job}.pipeline AND f.lane = {job}.home)) ELSE vt END"
 ).replace("{head}", HEAD)
+#: Of a flow f: it is one of large documents.
+IS_LARGE = f"(f.lane LIKE '%{LARGE}')"
 #: Of a job: neither its lane is down nor its queue paused.
 IN_SERVICE = (
     "lane NOT IN (SELECT name FROM lane WHERE down_ms IS NOT NULL) "
@@ -237,6 +260,7 @@ SETTLE_SET = (
     f"run_at_ms = CASE WHEN {{r}}delay_ms = {GATHERS} THEN {GATHERING_MS} ELSE CAST($1 AS bigint) + {{r}}delay_ms END, "
     "attempts = {r}attempts, postpones = {r}postpones, "
     "postponed_ms = {r}postponed_ms, releases = {r}releases, crashes = {r}crashes, holds = {r}holds, "
+    "flickers = {r}flickers, "
     "suspect = {r}suspect, vt = 0, "
     "finished_ms = CASE WHEN {r}terminal THEN $1 END, "
     "aside_ms = CASE WHEN {r}aside THEN coalesce(aside_ms, run_at_ms) END"
@@ -246,6 +270,14 @@ SAVE_SET = (
     "{r}lease_ms, "
     "beat_ms = $1, progress_ms = $1, suspect = {r}suspect"
 )
+
+
+#: Every organisation that has documents, one look at the key for each.
+_ORGS = (
+    "WITH RECURSIVE o (name) AS (SELECT min(org) FROM document UNION ALL "
+    "SELECT (SELECT min(d.org) FROM document d WHERE d.org > o.name) FROM o WHERE o.name IS NOT NULL)"
+)
+ORGS = f"{_ORGS} SELECT name FROM o WHERE name IS NOT NULL"
 
 
 class Dialect(CountingSql, FairnessSql, ABC):
@@ -260,12 +292,18 @@ class Dialect(CountingSql, FairnessSql, ABC):
     FLUSH_SEEN = "UPDATE worker SET flush = flush WHERE id = $1"
     NOW = "SELECT coalesce(CAST($1 AS bigint), perdure_now())"
     WORKER_DROP = "DELETE FROM worker WHERE id = $1 RETURNING fenced"
-    WORKER_BEAT = "UPDATE worker SET beat_ms = $2 WHERE id = $1 RETURNING id"
+    WORKER_BEAT = "UPDATE worker SET beat_ms = $2, silent_since_ms = $3 WHERE id = $1 RETURNING id"
     WORKER_IDLE = "UPDATE worker SET idle = $2 WHERE id = $1 AND idle <> $2"
     WORKERS = (
         "SELECT w.id, w.kind, w.name, w.queues, w.started_ms, w.beat_ms, "
-        "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced FROM worker "
-        "w ORDER BY w.started_ms, w.id"
+        "(SELECT count(*) FROM job j WHERE j.state = 'running' AND j.worker = w.id), w.fenced, "
+        "w.silent_since_ms, w.about FROM worker w ORDER BY w.started_ms, w.id"
+    )
+    WORKER_ABOUT = "UPDATE worker SET about = $2 WHERE id = $1 AND coalesce(about, '') <> $2"
+    #: What each organisation has of a worker: documents in hand, and the large ones of them.
+    IN_HAND_OF = (
+        f"SELECT worker, org, count(*), sum(CASE WHEN coalesce(home, lane) LIKE '%{LARGE}' THEN 1 ELSE 0 END) "
+        "FROM job WHERE state = 'running' AND worker <> 0 GROUP BY worker, org ORDER BY worker, count(*) DESC, org"
     )
     #: Those that have written nothing since.
     CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"
@@ -305,23 +343,28 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "WHERE name = $1"
     )
     DEPENDENCY_RAMP = (
-        "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL "
-        "WHERE name = $1"
+        "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL, ramp_good = $5, "
+        "ramp_bad = $6, ramp_waiting = $7 WHERE name = $1"
+    )
+    DEPENDENCY_RAMPS = (
+        "UPDATE dependency SET ramp_good = ramp_good + $2, ramp_bad = ramp_bad + $3 WHERE name = $1"
     )
     DEPENDENCIES_HELD = (
-        "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s FROM dependency "
-        "WHERE down_ms IS NOT NULL ORDER BY name"
+        "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s, ramp_per_s, ramp_good, "
+        "ramp_bad, ramp_waiting, pace FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
     )
     DEPENDENCY_ADD = "INSERT INTO dependency (name, counted_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
     DEPENDENCY_SHARED = (
-        "SELECT down_ms, reason, tokens, nominal_per_s, counted, counted_ms FROM dependency WHERE name = $1"
+        "SELECT down_ms, reason, tokens, nominal_per_s, counted, counted_ms, pace, ramp_ms FROM dependency "
+        "WHERE name = $1"
     )
-    DEPENDENCY_KNOWN = "SELECT down_ms, reason, tokens FROM dependency WHERE name = $1"
+    DEPENDENCY_KNOWN = "SELECT down_ms, reason, tokens, pace, ramp_ms FROM dependency WHERE name = $1"
     DEPENDENCY_TOLD = (
-        "UPDATE dependency SET tokens = $2, nominal_per_s = $3, counted = $4, counted_ms = $5 WHERE name = $1"
+        "UPDATE dependency SET tokens = $2, nominal_per_s = $3, counted = $4, counted_ms = $5, pace = $6 "
+        "WHERE name = $1"
     )
     DEPENDENCIES = (
-        "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s "
+        "SELECT name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s, tokens, pace "
         "FROM dependency ORDER BY name"
     )
     REPORTER_SEEN = (
@@ -352,6 +395,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "(key) "
         "DO UPDATE SET concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s"
     )
+    SLOT_HAD = "UPDATE slot SET had = $2 WHERE key = $1"
     SLOT_CREDIT = "UPDATE slot SET credit = $2, credit_ms = $3 WHERE key = $1"
     #: What is held or paused uses no room; it is parked again when its lane or queue opens.
     SLOT_USED = (
@@ -412,8 +456,8 @@ class Dialect(CountingSql, FairnessSql, ABC):
 
     DOCUMENT_END = (
         "UPDATE document SET state = $3, finished_ms = $4, error_code = $5, error_message = $6, "
-        "error_meta = $7 "
-        "WHERE org = $1 AND id = $2 RETURNING org, collection, state"
+        f"error_meta = $7, ({', '.join(KEPT)}) = (SELECT {', '.join(KEPT)} FROM job WHERE org = $1 "
+        "AND document_id = $2 AND key = 'doc-' || $2) WHERE org = $1 AND id = $2 RETURNING org, collection, state"
     )
     DOCUMENT_DEGRADED = (
         "UPDATE document SET degraded = EXISTS (SELECT 1 FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
@@ -426,6 +470,13 @@ class Dialect(CountingSql, FairnessSql, ABC):
     )
     DOCUMENT_COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
     DOCUMENT_HASH = "SELECT content_hash FROM document WHERE org = $1 AND id = $2"
+    #: Of documents as d: {which}. The size of the document, or of the largest output that a stage gave: a stage that is
+    #: not run again does not say so again.
+    _SIZES = (
+        "SELECT d.org, d.id, d.size, coalesce((SELECT max(s.size) FROM saved s WHERE s.org = d.org "
+        "AND s.document_id = d.id AND s.pipeline = d.pipeline), 0) FROM document d WHERE {which}"
+    )
+    DOCUMENT_SIZES: str
     DOCUMENT_NAME = "UPDATE document SET name = $3 WHERE org = $1 AND id = $2"
     DOCUMENT_CONTENT = (
         "UPDATE document SET kind = $3, name = $4, media_type = $5, content_hash = $6, size = $7, inline = $8, "
@@ -457,18 +508,14 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "UPDATE job SET vt = $3, home_vt = $4, run_at_ms = $5, priority = $6 WHERE org = $1 AND id = $2"
     )
     STATUS = f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE d.org = $1 AND d.id = $2"
-    FIND = "SELECT d.org FROM document d WHERE d.id = $1 LIMIT 1"
-    DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"
-    #: By what has no index: every document is looked at until the page is full.
-    DOCUMENTS_ANY = (
-        f"SELECT * FROM (SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} WHERE (CAST($1 AS text) IS NULL OR "
-        f"d.org = $1) "
-        "AND (CAST($3 AS text) IS NULL OR d.id < $3) AND (CAST($6 AS text) IS NULL OR d.collection = $6) "
-        "AND (CAST($7 AS text) IS NULL OR d.pipeline = $7) "
-        "AND (CAST($8 AS text) IS NULL OR lower(d.name) LIKE $8 ESCAPE '!')"
-        ") AS s WHERE (CAST($2 AS text) IS NULL OR s.live = $2) "
-        "AND (CAST($4 AS text) IS NULL OR s.stage = $4) ORDER BY s.id DESC LIMIT $5"
+    FIND = f"{_ORGS} SELECT d.org FROM o CROSS JOIN document d WHERE d.org = o.name AND d.id = $1 LIMIT 1"
+    #: Ids that begin so, of one organisation or of all: $1 organisation, $2 and $3 the range, $4 at most.
+    FIND_LIKE = "SELECT org, id FROM document WHERE org = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4"
+    FIND_LIKE_ANY = (
+        f"{_ORGS} SELECT d.org, d.id FROM o CROSS JOIN document d WHERE d.org = o.name AND d.id >= $1 AND d.id < $2 "
+        "ORDER BY d.id LIMIT $3"
     )
+    DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"
     ATTEMPTS = (
         "SELECT document_id, job_key, generation, claim, attempt, charged, stage, worker, started_ms, "
         "ended_ms, outcome, "
@@ -756,5 +803,14 @@ class Dialect(CountingSql, FairnessSql, ABC):
         that were still ours."""
 
     @abstractmethod
-    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
+    def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
         """Take ready jobs under the claim's token; rows of JOB_COLUMNS, DOCUMENT_COLUMNS and the turn of the job."""
+
+    @abstractmethod
+    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+        """Ready jobs that a claim might take, without locks: of each flow the first ones from each of these turns on.
+        Rows: number of the turn, queue, lane and pipeline, turn, rank and id of the job, its organisation."""
+
+    @abstractmethod
+    def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
+        """Take these jobs (turn, rank, id, organisation) as `claim` does, unless others have or lock them."""

@@ -7,10 +7,12 @@ or leaves fills in the same transaction, under the lock of the limit's row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from perdure.core.frozen import frozen
-from perdure.core.lane import needs_of
+from perdure.core.lane import is_large, needs_of, sized
 from perdure.core.model import REPAIRED, Job, State, job_key, repairs
+from perdure.store import ranks
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
@@ -38,9 +40,14 @@ class Entry:
         return (self.job.queue, self.job.pipeline, self.job.lane)
 
 
-def first(document: NewDocument) -> Entry:
+def first(document: NewDocument, large: bool) -> Entry:
     """The main job of a new document."""
-    return Entry(document.org, document.id, job_key(document.id), document.job)
+    return Entry(document.org, document.id, job_key(document.id), with_size(document.job, large))
+
+
+def with_size(job: NewJob, large: bool) -> NewJob:
+    """The job in the lane of large documents, or of others."""
+    return replace(job, lane=sized(job.lane, large)) if large != is_large(job.lane) else job
 
 
 def follow_up(parent: Job, job: NewJob) -> Entry:
@@ -50,7 +57,8 @@ def follow_up(parent: Job, job: NewJob) -> Entry:
         name = f"{name}{REPAIRED}"
     if parent.generation > 1:
         name = f"{name}-g{parent.generation}"
-    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), job, parent.generation)
+    new = with_size(job, is_large(parent.lane))
+    return Entry(parent.org, parent.document_id, job_key(parent.document_id, name), new, parent.generation)
 
 
 def declare_flows(sql: Dialect, flows: Iterable[Flow]) -> Steps[None]:
@@ -189,28 +197,32 @@ def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> 
         return
     limits = {row[0]: row[1:] for row in (yield Query(sql.SLOTS, rows=[(key,) for key in wanted]))}
     for key in wanted:
-        room, credit = FILL_MAX, 0.0
+        room, credit, had = FILL_MAX, 0.0, None
         if key in limits:
-            concurrency, rate, credit, credit_ms = limits[key]
+            concurrency, rate, credit, credit_ms, had = limits[key]
             if concurrency is not None:
                 room = concurrency - (yield Query(sql.SLOT_USED, (key,)))[0][0]
             if rate is not None:
                 earned = (now_ms - credit_ms) * rate / 1000 if credit_ms else 0.0
                 credit = min(max(1.0, rate), credit + max(0.0, earned))
                 room = min(room, int(credit))
-        parked = (yield Query(sql.PARKED, (key, room, now_ms))) if room > 0 else []
+        parked = (yield from ranks.parked(sql, key, room, now_ms, had)) if room > 0 else []
         if parked:
             yield from _let_in(sql, parked, counting)
+            if key in limits:
+                yield from ranks.let_in(sql, key, had, parked)
         if key in limits and limits[key][1] is not None:
             yield Query(sql.SLOT_CREDIT, (key, credit - len(parked), now_ms))
 
 
 def _let_in(sql: Dialect, parked: Sequence[Row], counting: Counting) -> Steps[None]:
     """They are ready. One whose turn passed while it waited for room gets another: the present does not move back."""
-    late = [((queue, pipeline, lane), org) for org, _, _, queue, pipeline, lane, _, stale in parked if stale]
+    late = [
+        ((queue, pipeline, lane), org) for org, _, _, queue, pipeline, lane, _, stale, *_ in parked if stale
+    ]
     again = iter((yield from from_present(sql, late)))
     yield Query(sql.UNPARK, rows=[(row[0], row[1], next(again) if row[7] else row[6]) for row in parked])
-    for _, _, key, queue, _, lane, _, _ in parked:
+    for _, _, key, queue, _, lane, *_ in parked:
         counting.job(key, queue, lane, "parked", -1)
         counting.job(key, queue, lane, "queued")
 

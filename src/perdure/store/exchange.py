@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from perdure.core.fleet import TOKENS_MAX, WINDOW_MS, fleet_rate, tokens_left, usual
+from collections.abc import Sequence
+
+from perdure.core.fleet import TOKENS_MAX, WINDOW_MS, rate_of_each, tokens_left, usual
+from perdure.core.pace import Pace, Seen, held, observe
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Report
@@ -16,7 +19,7 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     yield Query(sql.DEPENDENCY_ADD, (name, now_ms - WINDOW_MS))  # a report is about the time before it
     found = yield Query(sql.DEPENDENCY_SHARED, (name,))
-    down_ms, reason, tokens, nominal_per_s, counted, since_ms = found[0]
+    down_ms, reason, tokens, nominal_per_s, counted, since_ms, paced, ramp_ms = found[0]
     counted, since_ms = (
         counted + (report.requests if report.runs is None else report.runs),
         since_ms or now_ms,
@@ -29,17 +32,46 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     yield Query(sql.REPORTER_SEEN, (name, report.worker, now_ms, report.rate))
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
-    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms))
-    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+    before = Pace.from_text(paced)
+    if down_ms is not None and ramp_ms is None:
+        pace = held(before, now_ms)
+    else:
+        pace = observe(before, seen_of(report, tokens, rates), now_ms)
+    if pace.phase != before.phase:
+        tokens = TOKENS_MAX
+    yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms, pace.to_text()))
+    return shared_of(now_ms, down_ms, reason, tokens, pace, ramp_ms, rates)
+
+
+def seen_of(report: Report, tokens: float, rates: Sequence[float | None]) -> Seen:
+    """A report as the pace reads it."""
+    good, failed, throttled = (
+        max(0, total - stale)
+        for total, stale in zip(
+            (report.successes, report.failures, report.throttled), report.stale, strict=True
+        )
+    )
+    asked_per_s = sum(rate or 0.0 for rate in rates)
+    return Seen(good, failed, throttled, report.epoch, tokens, asked_per_s, report.row, report.pause_ms)
 
 
 def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
     """What all of them know, for one that has nothing to tell."""
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
-    down_ms, reason, tokens = found[0] if found else (None, None, TOKENS_MAX)
+    down_ms, reason, tokens, paced, ramp_ms = found[0] if found else (None, None, TOKENS_MAX, None, None)
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
-    return Shared(down_ms is not None, reason, tokens, fleet_rate(rates), len(rates))
+    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced), ramp_ms, rates)
+
+
+def shared_of(
+    now_ms: int, down_ms: int | None, reason: str | None, tokens: float, pace: Pace, ramp_ms: int | None,
+    rates: Sequence[float | None],
+) -> Shared:  # fmt: skip
+    return Shared(
+        down_ms is not None, reason, tokens, rate_of_each(pace.rate, rates), len(rates), pace, ramp_ms is not None,
+        max(0, pace.pause_ms - now_ms), max(0, now_ms - pace.row_ms) if pace.row else 0,
+    )  # fmt: skip
 
 
 def forget(sql: Dialect, clock_ms: int | None, age_ms: int, limit: int) -> Steps[int]:

@@ -75,9 +75,12 @@ FLOW_TIMES = (
     "FROM {flow} JOIN lane l ON l.name = f.lane"
 )
 #: Jobs x that wait for room under a limit, first those whose turn comes first in the time of their queue: {jobs} and
-#: {which} give the first of each flow. The last column: its turn is before anything that was handed out last.
+#: {which} give the first of each flow from the turn $4 on. The last columns: whether its turn is before anything that
+#: was handed out last, its turn in the time of its queue, and its priority.
 PARKED = (
-    "SELECT x.org, x.id, x.key, f.queue, f.pipeline, f.lane, x.vt, coalesce(x.vt > 0 AND x.vt < t.vt - f.shift, FALSE) "
+    "SELECT x.org, x.id, x.key, f.queue, f.pipeline, f.lane, x.vt, "
+    "coalesce(x.vt > 0 AND x.vt < t.vt - f.shift, FALSE), "
+    f"{TURN.format(vt='x.vt')}, x.priority "
     "FROM flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane "
     "LEFT JOIN queue_time t ON t.queue = f.queue CROSS JOIN {jobs} WHERE NOT q.paused AND l.down_ms IS NULL "
     f"AND (f.queue, f.pipeline) NOT IN ({LACKED.format(now='$3')}) {{which}}"
@@ -85,7 +88,7 @@ PARKED = (
 )
 PARKED_FIRST = (
     "FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND queue = f.queue "
-    "AND lane = f.lane AND pipeline = f.pipeline ORDER BY vt, priority DESC, id LIMIT $2"
+    "AND lane = f.lane AND pipeline = f.pipeline AND vt >= $4 - f.shift ORDER BY vt, priority DESC, id LIMIT $2"
 )
 
 

@@ -88,7 +88,8 @@ class Flusher:
         self._closing = False
         self._close_by_s = math.inf
         self._known: set[Flow] = set()
-        self._written: dict[Any, int] = {}
+        self._written: dict[Any, Any] = {}
+        self.large_bytes = 0  # from which size on a document is large; 0: none is
         self._last = (0, 0)  # client and number of the last flush that the store answered
         self._workers: set[int] = set()  # under whose numbers it has claimed
         self.knows: float = math.inf  # how many migrations
@@ -252,6 +253,9 @@ class Flusher:
                     raise Transient(
                         f"the statement of a stage was refused: {error}", code="sql_busy"
                     ) from error
+                if _alone(ops[0]) and isinstance(error, StoreError) and error.code == "schema_outdated":
+                    # the table that is missing is not ours
+                    raise StoreError(f"the statement of a stage was refused: {error.__cause__}") from error
                 late = loop.time() >= min(give_up_s, self._close_by_s)
                 if late or not isinstance(error, StoreBusy | StoreUnavailable):
                     self._give_up(error, in_doubt)
@@ -302,7 +306,7 @@ class Flusher:
         self._guarded = True
         now_ms, needs = guarded[0]
         self._check_needs(needs)
-        flush = Flush(sql, self.client, number, now_ms, self._known, self._written)
+        flush = Flush(sql, self.client, number, now_ms, self._known, self._written, self.large_bytes)
         return (yield from flush.run(ops)), flush
 
     def checked(self, steps: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:

@@ -3,10 +3,11 @@
     up ──hold──► down ──a call of a lent document went well──► ramping ──nobody waits──► up
                   ▲ │ one document is lent every 5 to 60 s        │ more are lent each second
                   │ └── (by the breaker only)                     │
-                  └────────────── a call failed ◄─────────────────┘
+                  └────────── nothing is answered ◄───────────────┘
 
 An operator's hold ends only by `release`. A document that is *lent* can be claimed although its lane is down: its job
-stands in the lane '' (so a claim costs what it always costs), with the dependency in `probe` and its lane in `home`.
+stands in the lane '' or, if it is large, '~' (so a claim costs what it always costs), with the dependency in `probe`
+and its lane in `home`.
 Whatever saves its stage or ends its claim puts it back. One that nobody has claimed by the next round is recalled, so
 there are never more of them than may go at a time, and one whose queue lost its workers keeps nobody waiting.
 All of this happens under one lock, so it does no harm if two sweepers are at it.
@@ -18,12 +19,13 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from perdure.core.frozen import frozen
-from perdure.core.lane import needs_of
+from perdure.core.lane import like, needs_of
 from perdure.core.model import State
-from perdure.core.ramp import PROBE_MS_MAX, probe_after_ms, ramp_per_s, turns
+from perdure.core.pace import Pace
+from perdure.core.ramp import PROBE_MS_MAX, Ramp, probe_after_ms, ramp_start, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
-from perdure.store.counting import Counting
+from perdure.store.counting import Counting, told
 from perdure.store.dialect import HELD_PARKED, HELD_READY, Dialect
 from perdure.store.lacking import LACKING
 
@@ -42,6 +44,11 @@ class Held:
     ramp_ms: int | None  # since when it ramps
     lent_ms: int | None  # until when what was lent is paid for
     nominal_per_s: float | None
+    ramp_per_s: float | None
+    ramp_good: int  # requests since the last step of the ramp
+    ramp_bad: int
+    ramp_waiting: int  # documents that waited then
+    pace: str | None
 
 
 def hold(
@@ -80,13 +87,12 @@ def probed(
     if held is None or held.held_by != BREAKER or (guessed and ok and held.nominal_per_s is not None):
         return
     if ok and held.ramp_ms is None:
-        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_per_s(0, held.nominal_per_s), now_ms, now_ms))
-    elif not ok:
-        probes = held.probes + (held.ramp_ms is not None)
-        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(probes))
-        yield Query(sql.DEPENDENCY_PROBE, (name, probes, at_ms))
-        if held.ramp_ms is not None:
-            yield from _recall(sql, counting, name)
+        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_start(held.nominal_per_s), now_ms, now_ms, 0, 0, 0))
+    elif held.ramp_ms is not None:
+        yield Query(sql.DEPENDENCY_RAMPS, (name, int(ok), int(not ok)))
+    else:
+        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes))
+        yield Query(sql.DEPENDENCY_PROBE, (name, held.probes, at_ms))
 
 
 def lend(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> Steps[tuple[int, bool]]:
@@ -98,7 +104,9 @@ def lend(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) -> S
     if held is None or held.held_by != BREAKER:
         return 0, False
     flows = yield Query(sql.FLOWS)
-    lent = {(queue, pipeline, "") for queue, pipeline, lane, *_ in flows if name in needs_of(lane)}
+    lent = {
+        (queue, pipeline, like("", lane)) for queue, pipeline, lane, *_ in flows if name in needs_of(lane)
+    }
     # before a job is locked
     yield from entering.declare_flows(sql, lent - {tuple(flow[:3]) for flow in flows})
     if held.ramp_ms is None:
@@ -142,7 +150,18 @@ def _ramp(
 ) -> Steps[tuple[int, bool]]:
     """As many as may go now; whether no more than that are left, and none was lent."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
-    per_s = ramp_per_s((now_ms - began_ms) / 1_000, held.nominal_per_s)
+    behind = yield from _count_waiting(sql, held.name)
+    gone_s = max(0.1, (now_ms - lent_ms) / 1_000)
+    came = behind - held.ramp_waiting if held.ramp_waiting else 0
+    elapsed_s = (now_ms - began_ms) / 1_000
+    ramp = Ramp(held.ramp_per_s or 1.0, elapsed_s, held.ramp_good, held.ramp_bad, max(0.0, came / gone_s))
+    share = Pace.from_text(held.pace).share
+    if ramp.lost(share):
+        probes = ramp.probes(held.probes)
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+        yield from _recall(sql, counting, held.name)
+        return 0, False
+    per_s = ramp.step((now_ms - lent_ms) / 1_000, held.nominal_per_s, share)
     number, paid_ms = turns(per_s, lent_ms, now_ms)
     if not number:
         return 0, False
@@ -156,8 +175,16 @@ def _ramp(
         if len(waiting) < wanted:
             return len(found), True
     yield from _lend(sql, now_ms, counting, held.name, found)
-    yield Query(sql.DEPENDENCY_RAMP, (held.name, per_s, began_ms, paid_ms))
+    # a failure or two that nothing answers to are remembered: the next may show that the service is away again
+    bad = held.ramp_bad if not held.ramp_good else 0
+    ramped = (held.name, per_s, began_ms, paid_ms, 0, bad, max(0, behind - len(found)))
+    yield Query(sql.DEPENDENCY_RAMP, ramped)
     return len(found), False
+
+
+def _count_waiting(sql: Dialect, name: str) -> Steps[int]:
+    held = told((yield Query(sql.COUNTS))).held
+    return sum(number for lane, number in held.items() if name in needs_of(lane))
 
 
 def _waiting(
@@ -189,14 +216,14 @@ def _from_zero(found: Sequence[Row]) -> list[Row]:
 
 def _lend(sql: Dialect, now_ms: int, counting: Counting, name: str, found: Sequence[Row]) -> Steps[None]:
     """What is under a limit is let in as its room allows; what was raised stays before all others."""
-    flows = [(queue, pipeline, "") for *_, queue, pipeline, _, _ in found]
+    flows = [(queue, pipeline, like("", lane)) for *_, queue, pipeline, lane, _ in found]
     wanted = [(flow, row[4]) for flow, row in zip(flows, found, strict=True)]
     given = yield from fairness.from_present(sql, wanted)
     lent = [(row[4], row[3], turn if row[1] >= 0 else 0.0) for row, turn in zip(found, given, strict=True)]
     yield Query(sql.LEND, (name,), sorted(lent))
     for *_, limit_key, key, queue, _, lane, state in found:
         counting.job(key, queue, lane, state, -1)
-        counting.job(key, queue, "", "queued" if limit_key is None else "parked")
+        counting.job(key, queue, like("", lane), "queued" if limit_key is None else "parked")
     limits = {limit_key for *_, limit_key, _, _, _, _, _ in found if limit_key is not None}
     yield from entering.fill(sql, limits, now_ms, counting)
 
@@ -206,7 +233,7 @@ def _recall(sql: Dialect, counting: Counting, name: str, was_up: bool = False) -
     limit. `was_up`: the dependency was up since then, and the old turns of these jobs say nothing any more."""
     recalled = yield Query(sql.RECALL, (name, was_up))
     for key, queue, lane, state, *_ in recalled:
-        counting.job(key, queue, "", state, -1)
+        counting.job(key, queue, like("", lane), state, -1)
         counting.job(key, queue, lane, state)
     if limited := [row for row in recalled if row[3] == State.QUEUED and row[6] is not None]:
         yield Query(sql.PARK, rows=sorted((org, id_) for *_, org, id_, _ in limited))

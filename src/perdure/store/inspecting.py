@@ -6,6 +6,7 @@ Every read is bounded: it costs the same however many documents there are.
 from __future__ import annotations
 
 from perdure.core.frozen import frozen
+from perdure.core.lane import is_large
 from perdure.store.base import Query, Steps
 from perdure.store.reading import Reading
 from perdure.store.records import Act, LimitRecord
@@ -32,6 +33,7 @@ JOBS = (
     "claims, postpones, holds, limit_key, probe, remote, created_ms, finished_ms "
     "FROM job WHERE org = $1 AND document_id = $2 ORDER BY id"
 )
+RUNNING_OF = "SELECT count(*) FROM job WHERE state = 'running' AND worker <> 0 AND org = $1 AND queue = $2"
 #: Jobs of a flow that are before the turn of another one.
 AHEAD = (
     "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND pipeline = $2 AND lane = $3 "
@@ -157,6 +159,14 @@ class Inspecting(Reading):
         """Limits per key, by key."""
         return [LimitRecord(*row) for row in await self._rows(LIMITS, key, limit)]
 
+    async def limit_keys(self) -> list[str]:
+        """Keys that have a limit, or that open documents have."""
+        found = await self._rows(
+            "SELECT key FROM slot UNION SELECT DISTINCT limit_key FROM job WHERE limit_key IS NOT NULL "
+            "AND finished_ms IS NULL"
+        )
+        return [row[0] for row in found]
+
     async def jobs(self, org: str, document_id: str) -> list[JobRecord]:
         """The document's jobs that are still in their queues' tables, in the order in which they were made."""
         found = await self._rows(JOBS, org, document_id)
@@ -168,7 +178,7 @@ class Inspecting(Reading):
         return bool(found and found[0][0])
 
     async def ahead(self, job: JobRecord) -> int:
-        """How many jobs have their turn before a queued one, AHEAD_MAX at most."""
+        """How many jobs of its size have their turn before a queued one, AHEAD_MAX at most."""
 
         def steps() -> Steps[int]:
             counted = 0
@@ -176,13 +186,18 @@ class Inspecting(Reading):
             ours = next((s for _, p, lane, s, _ in flows if (p, lane) == (job.pipeline, job.lane)), 0.0)
             for *flow, shift, closed in flows:
                 room = AHEAD_MAX - counted
-                if not closed and room > 0:
+                if not closed and room > 0 and (job.suspect or is_large(flow[2]) == is_large(job.lane)):
                     vt = job.vt + ours - shift if job.vt > 0 else job.vt
                     asked = (*flow, job.suspect, vt, job.priority, job.id, room)
                     counted += (yield Query(AHEAD, asked))[0][0]
             return counted
 
         return await self._read(steps)
+
+    async def running_of(self, org: str, queue: str) -> int:
+        """How many jobs of an organisation workers have in hand."""
+        found = await self._rows(RUNNING_OF, org, queue)
+        return int(found[0][0])
 
     async def given_back(self) -> list[tuple[str, int, str]]:
         """Pipelines whose jobs every worker gives back, how many of those that are due next, and one document."""

@@ -63,7 +63,9 @@ class Keys:
     _rows: Callable[..., Any]
     _write: Callable[[Callable[[], Steps[Any]]], Any]
 
-    async def add_key(self, org: str, name: str, scopes: Sequence[str], by: str) -> tuple[ApiKey, str]:
+    async def add_key(
+        self, org: str, name: str, scopes: Sequence[str], by: str, reason: str = ""
+    ) -> tuple[ApiKey, str]:
         """A new key of the organisation, which is made known by it; the second is shown to its owner, now only."""
         unknown = sorted(set(scopes) - set(SCOPES))
         if unknown or not scopes:
@@ -78,15 +80,14 @@ class Keys:
             now: int = (yield Query(self.sql.NOW, (clock,)))[0][0]
             yield Query(ORG_ADD, (org,))
             yield Query(ADD, (id_, org, name, kept, ",".join(ordered), now))
-            yield Query(
-                self.sql.ACT_ADD, (now, by, "key-add", org, id_, f"{name} {','.join(ordered)}".strip())
-            )
+            why = ": ".join(filter(None, (f"{name} {','.join(ordered)}".strip(), reason)))
+            yield Query(self.sql.ACT_ADD, (now, by, "key-add", org, id_, why))
             return now
 
         now = await self._write(steps)
         return ApiKey(id_, org, name, ordered, now), shown
 
-    async def revoke_key(self, id_: str, by: str) -> bool:
+    async def revoke_key(self, id_: str, by: str, reason: str = "") -> bool:
         """The key is good for nothing from now on; False where there is none of this id that was."""
         clock = self.clock.now_ms()
 
@@ -94,7 +95,7 @@ class Keys:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
             revoked = yield Query(REVOKE, (id_, now))
             if revoked:
-                yield Query(self.sql.ACT_ADD, (now, by, "key-revoke", revoked[0][0], id_, ""))
+                yield Query(self.sql.ACT_ADD, (now, by, "key-revoke", revoked[0][0], id_, reason))
             return bool(revoked)
 
         return bool(await self._write(steps))

@@ -7,6 +7,7 @@ file is named by an inode, which files of other file systems share. The open des
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from perdure.errors import StoreBusy
 
 PATIENCE_S = 15.0
+SAY_S = 2.0  # of waiting, after which people are told for whom
 PAUSE_S = (0.000_5, 0.05)  # between two looks at a lock that is taken: the first, and the longest
 WRITE, ANY = ("WRITE",), ("WRITE", "READ")
 NOBODY = "another process"  # where the kernel names none
@@ -42,6 +44,18 @@ def holder_told(path: Path) -> str:
         with suppress(OSError):
             pid = next((found for found in _takers(path.stat(), ANY) if found > 0), None)
     return NOBODY if pid is None else f"process {pid}"
+
+
+def is_taken(path: Path) -> bool:
+    """Whether a process has the file locked, by the kernel's list alone: for a file that this user cannot open."""
+    with suppress(OSError):
+        return bool(_takers(path.stat(), ANY))
+    return False
+
+
+def say_locked(who: str) -> None:
+    """Tell people why nothing happens."""
+    logging.getLogger("perdure.store").warning("the store is locked by %s; waiting for it", who)
 
 
 def lock_within(fd: int, kind: int, path: Path, patience_s: float = PATIENCE_S) -> None:

@@ -89,15 +89,14 @@ def _renewed(op: Operation) -> list[tuple[str, str]]:
     return [(child.org, child.id) for child in save.documents if child.refresh]
 
 
-def there(sql: Dialect, asked: Sequence[Row]) -> Steps[list[str]]:
-    """For each (number, organisation, id, pipeline, dedupe), in this order, the id of the document that is in the way
-    of such a new one, locked until the transaction ends. StoreBusy where there is none: it was purged meanwhile."""
-    found: dict[int, str] = {}
-    for n, id_ in (yield Query(sql.DOCUMENT_SAME, rows=asked)):
-        if (
-            n not in found or id_ != asked[n][2]
-        ):  # what has the same dedupe key goes before what has the same id
-            found[n] = id_
+def there(sql: Dialect, asked: Sequence[Row]) -> Steps[list[tuple[str, str]]]:
+    """For each (number, organisation, id, pipeline, dedupe), in this order, id and state of the document that is in the
+    way of such a new one, locked until the transaction ends. StoreBusy where there is none: it was purged meanwhile."""
+    found: dict[int, tuple[str, str]] = {}
+    for n, id_, state in (yield Query(sql.DOCUMENT_SAME, rows=asked)):
+        # what has the same dedupe key goes before what has the same id
+        if n not in found or id_ != asked[n][2]:
+            found[n] = id_, state
     if len(found) < len(asked):
         raise StoreBusy("a document was purged while it was added again; the write is repeated")
     return [found[n] for n in range(len(asked))]

@@ -14,19 +14,24 @@ from perdure.store.stuck import BEAT_MS
 
 #: Jobs that another service has (worker 0) are not heard of until it answers.
 _HEARD = "SELECT min(coalesce(beat_ms, claimed_ms)) FROM job WHERE state = 'running' AND worker <> 0"
-_WORKERS = "SELECT count(*) FROM worker WHERE kind = 'worker' AND beat_ms > $1"
+_WORKERS = "SELECT count(*), min(silent_since_ms) FROM worker WHERE kind = 'worker' AND beat_ms > $1"
 _TALLIES = "SELECT name, value FROM tally WHERE name IN ('degraded', 'repaired', 'chunks_lost')"
+_ADD = (
+    "INSERT INTO metric (name, value) VALUES ($1, $2) "
+    "ON CONFLICT (name) DO UPDATE SET value = metric.value + excluded.value"
+)
 _HOSTS = "SELECT name, value FROM tally WHERE substr(name, 1, length(CAST($1 AS text))) = CAST($1 AS text)"
 
 
 @frozen
 class Pulse:
     """How the whole store is doing. `workers` were heard of lately; `heard_ms`: the running job that was heard of
-    longest ago, None if none runs."""
+    longest ago, None if none runs; `silent_since_ms`: since when a worker has stood still, None if all run."""
 
     now_ms: int
     workers: int
     heard_ms: int | None
+    silent_since_ms: int | None
     degraded: int
     repaired: int
     chunks_lost: int
@@ -51,10 +56,10 @@ class Metering(Reading):
         def steps() -> Steps[Pulse]:
             now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
             heard_ms = (yield Query(_HEARD))[0][0]
-            workers = (yield Query(_WORKERS, (now_ms - BEAT_MS,)))[0][0]
+            workers, silent_since_ms = (yield Query(_WORKERS, (now_ms - BEAT_MS,)))[0]
             tallies: dict[str, int] = dict((yield Query(_TALLIES)))
             counted = (int(tallies.get(name, 0)) for name in ("degraded", "repaired", "chunks_lost"))
-            return Pulse(now_ms, workers, heard_ms, *counted)
+            return Pulse(now_ms, workers, heard_ms, silent_since_ms, *counted)
 
         return await self._read(steps)
 
@@ -74,6 +79,18 @@ class Metering(Reading):
 
         found: list[Row] = await self._write(steps)
         return {name.removeprefix(begin): int(value) for name, value in found}
+
+    async def add_metrics(self, counted: Mapping[str, float]) -> None:
+        """Add to what processes that nobody scrapes have counted so far."""
+
+        def steps() -> Steps[None]:
+            yield Query(_ADD, rows=sorted(counted.items()))
+
+        await self._write(steps)
+
+    async def metrics(self) -> dict[str, float]:
+        """All that such processes have counted."""
+        return dict(await self._rows("SELECT name, value FROM metric"))
 
     async def lock_host(self, host: str) -> bool:
         """Whether we alone may tell of this host's counts now, until `unlock_host`."""

@@ -54,12 +54,11 @@ async def fits(driver: Driver, dialect: str) -> bool:
     return all(m.name in theirs for m in ours) and all(needs <= len(ours) for needs in theirs.values())
 
 
-async def check(driver: Driver, dialect: str) -> None:
-    """An empty database is set up; an older or newer one is refused with what to do."""
+async def check(driver: Driver, dialect: str) -> bool:
+    """An empty database is set up; an older or newer one is refused with what to do. Whether it was empty."""
     ours, theirs = known(dialect), await applied(driver)
     if not theirs:
-        await migrate(driver, dialect)
-        return
+        return bool(await migrate(driver, dialect))
     while any(m.name not in theirs for m in ours):
         migrating = await driver.locked("migrate", [0])
         theirs = await applied(driver)
@@ -73,6 +72,7 @@ async def check(driver: Driver, dialect: str) -> None:
         raise SchemaNewer(
             f"the store was migrated by a newer release ({', '.join(too_new)}); upgrade this program"
         )
+    return False
 
 
 async def migrate(driver: Driver, dialect: str) -> list[str]:
@@ -90,6 +90,16 @@ async def migrate(driver: Driver, dialect: str) -> list[str]:
                 await driver.script(f"{m.text};\n{record};")
                 ran.append(m.name)
         return ran
+    finally:
+        await driver.unlock("migrate", 0)
+
+
+async def create_tables(driver: Driver, statements: str) -> None:
+    """Run a user's own statements, one process at a time."""
+    while not await driver.lock("migrate", 0):
+        await _pause()
+    try:
+        await driver.script(statements)
     finally:
         await driver.unlock("migrate", 0)
 

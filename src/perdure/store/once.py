@@ -73,9 +73,9 @@ def _by_key(keyed: tuple[Once, int]) -> tuple[str, str]:
 
 def end(once: Once, documents: Sequence[NewDocument], added: list[Added]) -> Steps[Answer]:
     """Keep what is answered."""
-    there = (new for new, one in zip(documents, added, strict=True) if one.answer == "exists")
-    finished = not any(new.may_change for new in there)
-    yield keep(once, _pairs(added), finished)
+    there = ((new, one) for new, one in zip(documents, added, strict=True) if one.answer == "exists")
+    finished = not any(new.may_change or one.state == "dead" for new, one in there)
+    yield keep(once, _kept(added), finished)
     return Answer(added, False, finished)
 
 
@@ -84,8 +84,8 @@ def keep(once: Once, answer: Any, finished: bool = True) -> Query:
     return Query(SET, (once.org, once.key, json.dumps(answer), finished))
 
 
-def _pairs(added: Sequence[Added]) -> list[tuple[str, str]]:
-    return [(one.id, one.answer) for one in added]
+def _kept(added: Sequence[Added]) -> list[tuple[str, str, str | None]]:
+    return [(one.id, one.answer, one.state) for one in added]
 
 
 def known(once: Once | None, now_ms: int) -> Steps[Any]:
@@ -129,7 +129,7 @@ class Onces:
         """Keep the answer to what was not finished; what is kept, which another may have done meanwhile."""
 
         def steps() -> Steps[Answer]:
-            yield Query(FINISH, (once.org, once.key, json.dumps(_pairs(added))))
+            yield Query(FINISH, (once.org, once.key, json.dumps(_kept(added))))
             return (yield from again(once))
 
         kept: Answer = await self._write(steps)

@@ -8,6 +8,7 @@ counters can be written as absolute values.
 from __future__ import annotations
 
 from dataclasses import field
+from typing import NamedTuple
 
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.frozen import frozen
@@ -63,10 +64,12 @@ class NewDocument:
 @frozen
 class Added:
     """The answer to an add: the document's id, and `added` or `exists`; of what may have changed since it was added,
-    `requeued` (a URL is fetched again), `unchanged` or `refreshed`."""
+    `requeued` (a URL is fetched again, a dead document starts again), `unchanged` or `refreshed`. `state` is the one
+    in which a document was found that was there already."""
 
     id: str
     answer: str
+    state: str | None = None
 
 
 @frozen
@@ -140,6 +143,24 @@ class Add:
 
 
 @frozen
+class Passing:
+    """Organisations that have their share of a worker already: jobs of others are taken first, or (`fill` is False)
+    alone."""
+
+    orgs: tuple[str, ...]
+    fill: bool
+
+
+class Kind(NamedTuple):
+    """Jobs of which a claim takes up to `most`."""
+
+    most: int
+    suspect: bool = False
+    large: bool | None = None  # None: of any size
+    passing: Passing | None = None
+
+
+@frozen
 class Claim:
     """Take up to `limit` ready jobs (and `suspects` suspect ones) under `token`. Answer: a list of `Claimed`."""
 
@@ -151,6 +172,25 @@ class Claim:
     idle: bool | None = False  # whether the worker is marked as one that waits for work; None: nobody knows
     alone: bool = True  # False: others claim under its id, so that it is always worth waking
     pipelines: tuple[str, ...] | None = None  # that the worker has; None: it takes jobs of any
+    large: int | None = None  # up to so many large ones besides; None: they are among those of `limit`
+    passing: Passing | None = None
+    passing_large: Passing | None = None
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """What it asks for."""
+        small = None if self.large is None else False
+        asked = (
+            Kind(self.suspects, suspect=True),
+            Kind(self.limit, large=small, passing=self.passing),
+            Kind(self.large or 0, large=True, passing=self.passing_large),
+        )
+        return [kind for kind in asked if kind.most]
+
+    @property
+    def most(self) -> int:
+        """The number of jobs that it takes at most."""
+        return self.limit + self.suspects + (self.large or 0)
 
 
 @frozen
@@ -228,6 +268,7 @@ class Beat:
     held: tuple[tuple[int, int], ...]
     name: str = ""  # what to register again, should the worker have been forgotten
     queues: str = ""
+    silent_ms: int | None = None  # for how long its event loop has stood still; None: it runs
 
 
 @frozen
@@ -292,13 +333,21 @@ class Report:
     throttled: int
     spent: float  # tokens, by retries
     earned: float  # tokens, by successes
-    rate: float | None  # requests a second that its limiter found to be possible; None: no limit
+    rate: float | None  # requests a second that it makes; None: none
     runs: int | None = None  # stage runs that made their first request; if told, these are what is usual
+    epoch: int = 0  # of the fleet's finding that it follows
+    stale: tuple[int, int, int] = (
+        0,
+        0,
+        0,
+    )  # successes, failures, throttled of requests that were sent before it
+    row: int = 0  # failures since its last success
+    pause_ms: int = 0  # for this long the service asks for silence
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to tell."""
-        return not (self.requests or self.spent or self.earned or self.runs) and self.rate is None
+        return not (self.requests or self.spent or self.earned or self.runs or self.epoch or self.pause_ms)
 
 
 Operation = Add | Claim | Save | HandOver | Settle | Beat | Promote | Requeue | Cancel | Raise

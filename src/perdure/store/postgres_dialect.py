@@ -8,16 +8,20 @@ from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import ADDED, NEW_COUNT
 from perdure.store.dialect import (
+    DEAD_RENEWED,
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
     FINISH,
     FINISH_SET,
+    FOUND_STATE,
     HAND_OVER,
     HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
+    IS_LARGE,
     JOB_COLUMNS,
+    KEPT,
     LEND_SET,
     LOCK_DOCUMENT,
     NEW_ATTEMPT,
@@ -49,7 +53,7 @@ from perdure.store.dialect import (
 from perdure.store.fairness import FLOW_TIMES, NEW_FLOW, NEW_TURN, PARKED, PARKED_FIRST, TURN
 from perdure.store.feed import NEW_FEED
 from perdure.store.lacking import IS_LACKED
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Kind
 from perdure.store.postgres_making import SAVED_OR_DONE, either, finishing, guarded, insert, unnest
 from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
@@ -95,11 +99,12 @@ class PostgresDialect(Dialect):
     FEED_END = f"SELECT {_OLDEST_OPEN} - 1, 999999999999999999"
     #: The lock keeps a purge away until we have committed that it is there.
     DOCUMENT_SAME = (
-        "SELECT r.ord, d.id FROM "
+        f"SELECT r.ord, d.id, {FOUND_STATE} FROM "
         + unnest({"ord": "int", "org": "text", "id": "text", "pipeline": "text", "dedupe": "text"})
         + " CROSS JOIN LATERAL (SELECT b.id FROM document b WHERE b.org = r.org AND b.id = r.id UNION SELECT b.id "
         "FROM document b WHERE b.org = r.org AND b.pipeline = r.pipeline AND b.dedupe = r.dedupe) w "
-        "JOIN document d ON d.org = r.org AND d.id = w.id ORDER BY d.org, d.id FOR KEY SHARE OF d"
+        "JOIN document d ON d.org = r.org AND d.id = w.id LEFT JOIN job j ON j.org = d.org AND j.document_id = d.id "
+        "AND j.key = 'doc-' || d.id LEFT JOIN lane l ON l.name = j.lane ORDER BY d.org, d.id FOR KEY SHARE OF d"
     )
     KEY_SHARE = " FOR KEY SHARE"
     WHICH = "({t}.org, {t}.{id}) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
@@ -107,11 +112,12 @@ class PostgresDialect(Dialect):
     #: An add of a follow-up job, or of the same document, does not wait for it.
     DOCUMENT_LOCK = f"{_DOCUMENT_LOCK} FOR NO KEY UPDATE"
     DOCUMENT_LOCK_PURGE = f"{_DOCUMENT_LOCK} FOR UPDATE"
+    DOCUMENT_SIZES = Dialect._SIZES.format(which=WHICH.format(t="d", id="id"))
     DOCUMENT_OPEN = (
         f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
     DOCUMENT_RESTORE = insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
-    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')}"
+    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')} AND {DEAD_RENEWED}"
     STATUSES = (
         f"SELECT {STATUS_COLUMNS} FROM {STATUS_FROM} "
         f"WHERE (d.org, d.id) IN (SELECT org, id FROM {unnest({'org': 'text', 'id': 'text'})})"
@@ -134,7 +140,7 @@ class PostgresDialect(Dialect):
     )
     DOCUMENT_END = (
         "UPDATE document d SET state = r.state, finished_ms = r.finished_ms, error_code = r.error_code, "
-        "error_message = r.error_message, error_meta = r.error_meta FROM "
+        f"error_message = r.error_message, error_meta = r.error_meta, {', '.join(f'{c} = j.{c}' for c in KEPT)} FROM "
         + unnest(
             {
                 "org": "text",
@@ -146,7 +152,8 @@ class PostgresDialect(Dialect):
                 "error_meta": "text",
             }
         )
-        + " WHERE d.org = r.org AND d.id = r.id RETURNING d.org, d.collection, d.state"
+        + " LEFT JOIN job j ON j.org = r.org AND j.document_id = r.id AND j.key = 'doc-' || r.id "
+        "WHERE d.org = r.org AND d.id = r.id RETURNING d.org, d.collection, d.state"
     )
     #: The rows come in order, and each is locked before the next is looked for.
     JOBS_LOCK = (
@@ -250,7 +257,7 @@ class PostgresDialect(Dialect):
     )
     SLOT_ADD = insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = (
-        "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms FROM slot s "
+        "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms, s.had FROM slot s "
         f"WHERE s.key IN (SELECT r.key FROM {unnest({'key': 'text'})}) ORDER BY s.key FOR UPDATE OF s"
     )
     PARKED = PARKED.format(
@@ -355,19 +362,46 @@ class PostgresDialect(Dialect):
         "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num = ANY($4::bigint[])"
     )
 
-    #: The rows are locked, so they stay where they are; by key, what the planner knows of young tables misleads it.
-    _CLAIM = (
-        f"WITH ready AS MATERIALIZED (SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn "
-        "FROM flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane CROSS JOIN LATERAL ("
-        "SELECT ctid, id, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
-        "AND pipeline = f.pipeline AND suspect = $5 ORDER BY vt, priority DESC, id LIMIT $6 FOR UPDATE SKIP LOCKED) x "
-        "WHERE f.queue = ANY($4::text[]) AND ($7::text[] IS NULL OR f.pipeline = ANY($7::text[])) "
-        "AND NOT q.paused AND l.down_ms IS NULL "
-        "ORDER BY turn, x.priority DESC, x.id LIMIT $6) "
-        "UPDATE job j SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
-        "claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3 "
+    _OPEN_FLOWS = "flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane"
+    _SERVED = (
+        "f.queue = ANY({queues}::text[]) AND ({pipelines}::text[] IS NULL OR f.pipeline = ANY({pipelines}::text[])) "
+        "AND NOT q.paused AND l.down_ms IS NULL"
+    )
+    #: The rest of a claim: the rows are locked, so they stay where they are.
+    _TAKEN = (
+        "UPDATE job j SET state = 'running', token = $1, worker = $2, attempts = j.attempts + 1, "
+        "claims = j.claims + 1, claimed_ms = $3, lease_until_ms = CAST($3 AS bigint) + lease_ms, beat_ms = $3 "
         "FROM ready, document d WHERE j.ctid = ready.place AND d.org = j.org AND d.id = j.document_id "
         f"RETURNING {JOB_COLUMNS}, {DOCUMENT_COLUMNS}, ready.turn"
+    )
+    #: The rows are locked, so they stay where they are; by key, what the planner knows of young tables misleads it.
+    _CLAIM = (
+        "WITH ready AS MATERIALIZED (SELECT y.place, y.turn FROM ("
+        f"SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn, k.most, row_number() OVER ("
+        f"PARTITION BY k.suspect, k.large ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id) AS nth "
+        "FROM (VALUES (TRUE, NULL::boolean, $6::int), (FALSE, $7::boolean, $8::int), (FALSE, TRUE, $9::int)) "
+        "AS k (suspect, large, most) "
+        f"CROSS JOIN {_OPEN_FLOWS} CROSS JOIN LATERAL ("
+        "SELECT ctid, id, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
+        "AND pipeline = f.pipeline AND suspect = k.suspect ORDER BY vt, priority DESC, id LIMIT k.most "
+        "FOR UPDATE SKIP LOCKED) x "
+        f"WHERE {_SERVED.format(queues='$4', pipelines='$5')} AND (k.large IS NULL OR k.large = {IS_LARGE})"
+        f") AS y WHERE y.nth <= y.most LIMIT $10) {_TAKEN}"
+    )
+    _LOOK = (
+        f"SELECT w.n, f.queue, f.lane, f.pipeline, {TURN.format(vt='x.vt')}, -x.priority, x.id, x.org "
+        "FROM unnest($4::float8[]) WITH ORDINALITY AS w (since, n) "
+        f"CROSS JOIN {_OPEN_FLOWS} CROSS JOIN LATERAL ("
+        "SELECT id, org, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
+        "AND pipeline = f.pipeline AND suspect = FALSE AND vt >= w.since - f.shift "
+        "ORDER BY vt, priority DESC, id LIMIT $5) x "
+        f"WHERE {_SERVED.format(queues='$1', pipelines='$2')} AND ($3::boolean IS NULL OR $3 = {IS_LARGE})"
+    )
+    _TAKE = (
+        "WITH ready AS MATERIALIZED (SELECT k.ctid AS place, r.turn FROM "
+        + unnest({"org": "text", "id": "bigint", "turn": "double precision"}, 3)
+        + " JOIN job k ON k.org = r.org AND k.id = r.id AND k.state = 'queued' FOR UPDATE OF k SKIP LOCKED) "
+        + _TAKEN
     )
 
     def looked_up(
@@ -394,7 +428,24 @@ class PostgresDialect(Dialect):
     def finish(self, finished: Sequence[Row], now_ms: int) -> Steps[list[Row]]:
         return (yield Query(self._FINISH, (now_ms,), finished))
 
-    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        served = None if claim.pipelines is None else list(claim.pipelines)
-        asked = (claim.token, claim.worker, now_ms, list(claim.queues), suspect, limit, served)
+    def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
+        suspects = sum(kind.most for kind in kinds if kind.suspect)
+        large = sum(kind.most for kind in kinds if kind.large)
+        others = [kind for kind in kinds if not kind.suspect and not kind.large]
+        usual = others[0] if others else Kind(0)
+        most = (suspects, usual.large, usual.most, large, suspects + usual.most + large)
+        asked = (claim.token, claim.worker, now_ms, *_asked(claim), *most)
         return (yield Query(self._CLAIM, asked))
+
+    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+        seen = yield Query(self._LOOK, (*_asked(claim), large, list(since), window))
+        return [(row[0] - 1, *row[1:]) for row in seen]
+
+    def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
+        rows = [(org, id_, turn) for turn, _, id_, org in chosen]
+        return (yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows)) if rows else []
+
+
+def _asked(claim: Claim) -> tuple[list[str], list[str] | None]:
+    """The queues and pipelines that a claim is for."""
+    return list(claim.queues), None if claim.pipelines is None else list(claim.pipelines)

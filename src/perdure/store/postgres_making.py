@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.store.dialect import FENCE_SAVE, FINISH, FINISH_ATTEMPT, FINISH_DOCUMENT
+from perdure.store.dialect import FENCE_SAVE, FINISH, FINISH_ATTEMPT, FINISH_DOCUMENT, KEPT
 
 
 def unnest(columns: dict[str, str], scalars: int = 0) -> str:
@@ -43,13 +43,14 @@ def either(condition: str, put: str, otherwise: str) -> str:
 
 def finishing(columns: dict[str, str], put: str, done: str) -> str:
     """Change jobs that are still ours; those that are `done` get their history, and their documents end."""
+    kept = ", ".join(f"{column} = own.{column}" for column in KEPT)
     return (
         f"WITH own AS (UPDATE job j SET {put.replace('{r}', 'r.')} FROM {unnest(columns, 1)} "
         "WHERE j.org = r.org AND j.id = r.id AND j.token = r.token "
         "RETURNING r.ord, r.token, r.stage, r.worker, r.requests, j.org, j.document_id, j.key, j.generation, "
-        f"j.claims, j.attempts, j.claimed_ms, {done} AS done), "
+        f"j.claims, j.attempts, j.claimed_ms, j.attempts_max, j.beat_ms, {done} AS done), "
         f"history AS ({FINISH_ATTEMPT.replace('{job}', '').replace('{r}', '')} FROM own WHERE own.done "
         "ON CONFLICT DO NOTHING), "
-        f"ended AS ({FINISH_DOCUMENT} FROM own WHERE own.done AND own.key = 'doc-' || own.document_id "
+        f"ended AS ({FINISH_DOCUMENT} {kept} FROM own WHERE own.done AND own.key = 'doc-' || own.document_id "
         "AND d.org = own.org AND d.id = own.document_id) SELECT ord FROM own"
     )

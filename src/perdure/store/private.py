@@ -11,6 +11,7 @@ import shlex
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 
@@ -51,17 +52,19 @@ def make_file(path: Path, mode: int) -> None:
 
 def make_directory(path: Path, mode: int) -> None:
     """Create a directory for files of this mode, and those above it; directories that exist keep their modes."""
+    missing = takewhile(lambda directory: not directory.is_dir(), (path, *path.parents))
+    for directory in reversed(list(missing)):
+        _make_one_directory(directory, directory_mode(mode))
+
+
+def _make_one_directory(path: Path, mode: int) -> None:
     try:
-        path.mkdir(directory_mode(mode))
-        path.chmod(
-            path.stat().st_mode & stat.S_ISGID | directory_mode(mode)
-        )  # a group that is passed on stays so
-    except FileNotFoundError:
-        make_directory(path.parent, mode)
-        make_directory(path, mode)
-    except FileExistsError:
+        path.mkdir(mode)
+    except FileExistsError:  # another process was faster, and gives it its mode
         if not path.is_dir():
             raise
+    else:
+        path.chmod(path.stat().st_mode & stat.S_ISGID | mode)  # a group that is passed on stays so
 
 
 def exposed(paths: Sequence[Path], mode: int) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from perdure.core.clock import Clock
 from perdure.core.gathered import Gathered
-from perdure.core.lane import needs_of
+from perdure.core.lane import needs_of, plain
 from perdure.core.model import Job, is_gathered, job_name, repairs
 from perdure.errors import InputInvalid
 from perdure.store import exchange, rows
@@ -30,6 +30,7 @@ from perdure.store.records import (
 )
 
 T = TypeVar("T")
+AFTER_ALL = "\U0010ffff"  # comes after every character of an id
 
 
 class Reading:
@@ -68,6 +69,12 @@ class Reading:
         """The organisation of a document."""
         found = await self._rows(self.sql.FIND, document_id)
         return found[0][0] if found else None
+
+    async def find_like(self, beginning: str, org: str | None, limit: int) -> list[tuple[str, str]]:
+        """Organisation and id of the first documents whose id begins so."""
+        span = (beginning, beginning + AFTER_ALL, limit)
+        asked = (self.sql.FIND_LIKE, org, *span) if org is not None else (self.sql.FIND_LIKE_ANY, *span)
+        return [(row[0], row[1]) for row in await self._rows(*asked)]
 
     async def document(self, org: str, document_id: str) -> DocumentRecord | None:
         found = await self._rows(self.sql.DOCUMENT, org, document_id)
@@ -123,7 +130,10 @@ class Reading:
         return [(row[0], row[1]) for row in await self._rows(self.sql.ROWS, org, document_id, name)]
 
     async def lanes(self) -> list[LaneRecord]:
-        return [LaneRecord(*row) for row in await self._rows(self.sql.LANES)]
+        found = {
+            plain(name): LaneRecord(plain(name), *rest) for name, *rest in await self._rows(self.sql.LANES)
+        }
+        return list(found.values())
 
     async def dependencies(self) -> list[DependencyRecord]:
         """Every dependency that a lane names or that was ever held or called, by name."""
@@ -140,7 +150,7 @@ class Reading:
             ]
 
         found = await self._read(steps)
-        return [one if one.state != "up" else replace(one, held=0) for one in found]
+        return [one if one.since_ms is not None else replace(one, held=0) for one in found]
 
     async def kpis(self, since_ms: int) -> list[Kpi]:
         return await self._read(lambda: exchange.kpis(self.sql, since_ms))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
+from typing import NamedTuple
 
+from perdure.core.fleet import TOKENS_MAX
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
+from perdure.core.pace import CALM, Pace
 
 
 @frozen
@@ -36,6 +40,29 @@ class Claimed:
     document: DocumentRecord
 
 
+class Place(NamedTuple):
+    """A place in a list of documents: after the one that came in then and has this id."""
+
+    created_ms: int
+    id: str
+
+    @classmethod
+    def first(cls) -> Place:
+        """The place before all documents."""
+        return cls(2**53, "")
+
+    @classmethod
+    def of(cls, word: str) -> Place:
+        """The place that the word stands for. Raises: ValueError."""
+        found = re.fullmatch(r"(\d{1,15})_(.+)", word, re.S)
+        if found is None:
+            raise ValueError(f"{word!r} is not a place in a list")
+        return cls(int(found[1]), found[2])
+
+    def __str__(self) -> str:
+        return f"{self.created_ms}_{self.id}"
+
+
 @frozen
 class Status:
     """A document as a user sees it."""
@@ -61,6 +88,11 @@ class Status:
     error_message: str | None
     held_by: str | None = None
     remote: bool = False  # another service works on it
+
+    @property
+    def place(self) -> str:
+        """Where a list continues after this document, also when it is deleted meanwhile."""
+        return str(Place(self.created_ms, self.id))
 
 
 @frozen
@@ -90,7 +122,7 @@ class Attempt:
 
 @frozen
 class DeadRecord:
-    """A dead document with its cause."""
+    """A dead document, or a dead follow-up job of a document (`job` is its name), with its cause."""
 
     id: str
     org: str
@@ -109,14 +141,17 @@ class DeadRecord:
     name: str
     size: int
     message: str
+    job: str = ""
 
 
 @frozen
 class Cause:
-    """How many documents of a collection died of one cause, and when the first and the last did."""
+    """How many documents of a collection died of one cause, and when the first and the last did. `job`: it was not
+    documents but their follow-up jobs of this name."""
 
     fingerprint: str
     collection: str
+    job: str
     count: int
     first_ms: int
     last_ms: int
@@ -175,6 +210,8 @@ class WorkerRecord:
     beat_ms: int
     running: int
     fenced: int
+    silent_since_ms: int | None = None  # since when its event loop has stood still; None: it runs
+    about: str | None = None  # what it says of itself (`engine.about`), as JSON
 
 
 @frozen
@@ -188,7 +225,9 @@ class LaneRecord:
 
 @frozen
 class DependencyRecord:
-    """A service that stages need: `up`, `down`, or `ramping` (down, but its documents come back little by little)."""
+    """A service that stages need: `up`, `flickering` (it fails now and then, however little it is asked), `pressed` (it
+    is asked less, because it fails when it is asked more), `down`, or `ramping` (down, and its documents come back a
+    few at a time)."""
 
     name: str
     state: str = "up"
@@ -200,6 +239,11 @@ class DependencyRecord:
     probes: int = 0  # since it went down
     ramp_per_s: float | None = None
     nominal_per_s: float | None = None  # what is usual
+    tokens: float = TOKENS_MAX  # for retries, of each worker
+    limit_per_s: float | None = None  # requests a second of all workers together; None: no limit
+    paused_until_ms: int | None = None  # until when the service asked all for silence
+    success_share: float | None = None  # of requests of late; None: nothing fails
+    breaker: str = "closed"  # that the fleet shares: `open` while it is down, `half_open` while it ramps
 
 
 @frozen
@@ -211,6 +255,10 @@ class Shared:
     tokens: float  # for retries, of each worker
     rate: float | None  # requests a second, of each worker; None: no limit
     workers: int  # that reported lately
+    pace: Pace = CALM
+    ramping: bool = False
+    pause_ms: int = 0  # for this long the service asks all for silence
+    row_lasts_ms: int = 0  # for this long no request of the fleet was answered, if some failed
 
 
 @frozen
@@ -276,6 +324,11 @@ class RetryJob:
     exhausted: dict[str, int]  # of these, with their attempts used up
     stuck_since_ms: int | None  # of the one that is stuck for longest
     exhausted_since_ms: int | None  # of the one that is dead for longest with its attempts used up
+    burst_ms: (
+        int | None
+    )  # when a collection first had too many of these within an hour, of those that are dead now
+    follow_ups: dict[str, int]  # follow-up jobs that are dead now, by name
+    follow_ups_since_ms: int | None
     ran_ms: int | None  # when the last run ended; None: there was none
     duration_ms: int | None  # of the last run
 

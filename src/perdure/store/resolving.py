@@ -71,7 +71,7 @@ def _added_again(sql: Dialect, documents: Sequence[NewDocument]) -> Steps[list[A
         same = yield Query(sql.DOCUMENT_SAME, rows=asked)
         if not same:
             return AGAIN
-        answers.append(Added(same[0][1], "exists"))
+        answers.append(Added(same[0][1], "exists", same[0][2]))
     return answers
 
 

@@ -7,13 +7,16 @@ from typing import Any
 
 from perdure.store.base import Driver, Query, Row, Steps
 
-DEAD_QUEUES = "SELECT DISTINCT queue FROM dead ORDER BY queue"
+DEAD_QUEUES = "SELECT DISTINCT queue FROM dead WHERE job = '' ORDER BY queue"
 #: The last one that may stay, the newest first.
 DEAD_KEPT = (
-    "SELECT died_ms FROM dead WHERE queue = $1 ORDER BY died_ms DESC, org DESC, document_id DESC "
+    "SELECT died_ms FROM dead WHERE queue = $1 AND job = '' ORDER BY died_ms DESC, org DESC, document_id DESC "
     "LIMIT 1 OFFSET $2"
 )
-DEAD_OLDEST = "SELECT died_ms FROM dead WHERE queue = $1 ORDER BY died_ms, org, document_id LIMIT 1 OFFSET $2"
+DEAD_OLDEST = (
+    "SELECT died_ms FROM dead WHERE queue = $1 AND job = '' ORDER BY died_ms, org, document_id "
+    "LIMIT 1 OFFSET $2"
+)
 ENDED = (
     "SELECT org, id, state, coalesce(finished_ms, 0), generation FROM document WHERE (org, id) > ($1, $2) "
     "ORDER BY org, id LIMIT $3"

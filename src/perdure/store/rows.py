@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
-from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State
+from perdure.core.lane import like, plain
+from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State, job_name
 from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
+from perdure.core.pace import Pace
 from perdure.store.base import Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
@@ -29,6 +31,10 @@ from perdure.store.text import cleaned
 
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
 JOB_QUEUE = JOB_COLUMNS.split(", ").index("j.queue")
+JOB_ORG = JOB_COLUMNS.split(", ").index("j.org")
+JOB_PIPELINE = JOB_COLUMNS.split(", ").index("j.pipeline")
+JOB_LANE = JOB_QUEUE + 1
+JOB_PRIORITY = JOB_COLUMNS.split(", ").index("j.priority")
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
@@ -36,11 +42,12 @@ def job(row: Row, collection: str | None = None) -> Job:
     """A job from JOB_COLUMNS."""
     (id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
      releases, crashes, postponed_ms, suspect, attempts_max, policy, claimed_ms, lease_ms, fresh_from, priority,
-     input_, limit_key, worker, holds, progress_ms, probe, remote) = row  # fmt: skip
+     input_, limit_key, worker, holds, progress_ms, probe, remote, flickers) = row  # fmt: skip
     return Job(
         id_, org, key, document_id, pipeline, queue, lane, stage, token, generation, attempts, claims, postpones,
         releases, crashes, postponed_ms, bool(suspect), attempts_max, Policy.from_text(policy), claimed_ms, lease_ms,
-        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote, collection,
+        fresh_from, priority, input_, limit_key, worker, holds, progress_ms, probe, remote, flickers,
+        collection,
     )  # fmt: skip
 
 
@@ -79,18 +86,34 @@ def status(row: Row) -> Status:
     due_ms = None if run_at_ms == GATHERING_MS else run_at_ms
     return Status(
         id_, org, collection, pipeline, name, state, stage, generation, attempts or 0, attempts_max or 0, claims or 0,
-        bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message, held_by,
-        bool(remote),
+        bool(suspect), bool(degraded), due_ms, beat_ms, created_ms, finished_ms, error_code, error_message,
+        None if held_by is None else plain(held_by), bool(remote),
     )  # fmt: skip
 
 
 def dependency(row: Row) -> DependencyRecord:
     """A dependency as its own row has it."""
-    name, down_ms, reason, held_by, probe_at_ms, probes, ramp_per_s, ramp_ms, nominal_per_s = row
-    state = "up" if down_ms is None else "down" if ramp_ms is None else "ramping"
+    (
+        name,
+        down_ms,
+        reason,
+        held_by,
+        probe_at_ms,
+        probes,
+        ramp_per_s,
+        ramp_ms,
+        nominal_per_s,
+        tokens,
+        paced,
+    ) = row
+    pace = Pace.from_text(paced)
+    state = pace.word if down_ms is None else "down" if ramp_ms is None else "ramping"
+    breaker = {"down": "open", "ramping": "half_open"}.get(state, "closed")
+    share = None if pace.reason is None else round(pace.seen, 3)
     return DependencyRecord(
-        name, state, down_ms, reason, held_by, 0, probe_at_ms, probes, ramp_per_s, nominal_per_s
-    )
+        name, state, down_ms, reason if down_ms is not None else pace.reason, held_by, 0, probe_at_ms, probes,
+        ramp_per_s, nominal_per_s, tokens, pace.rate or None, pace.pause_ms or None, share, breaker,
+    )  # fmt: skip
 
 
 def attempt_record(row: Row) -> Attempt:
@@ -114,19 +137,23 @@ def content(document_id: str, d: NewDocument) -> Row:
 
 
 def save_fence(ordinal: int, op: Save) -> Row:
-    return (ordinal, op.job.org, op.job.id, op.job.token, op.stage, op.lane, op.lease_ms, op.suspect)
+    return (
+        ordinal,
+        op.job.org,
+        op.job.id,
+        op.job.token,
+        op.stage,
+        like(op.lane, op.job.lane),
+        op.lease_ms,
+        op.suspect,
+    )
 
 
 def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
     """What the job becomes. Nobody else may change a fenced job, so its counters are absolute."""
-    j = op.job
-    attempts, postpones, postponed_ms, releases, crashes = (
-        j.attempts,
-        j.postpones,
-        j.postponed_ms,
-        j.releases,
-        j.crashes,
-    )
+    j, lane = op.job, like(op.lane, op.job.lane)
+    attempts, postpones, postponed_ms = j.attempts, j.postpones, j.postponed_ms
+    releases, crashes, flickers = j.releases, j.crashes, j.flickers
     holds, suspect, delay_ms, aside = j.holds, j.suspect, 0, False
     match op.outcome:
         case Done():
@@ -136,11 +163,13 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
-        case Later(delay_ms=delay_ms, suspect=suspect, released=released, counted=counted, bounded=bounded):
+        case Later(delay_ms=delay_ms, suspect=suspect) as later:
             state = State.WAITING if delay_ms else State.QUEUED
-            attempts, postpones, releases = attempts - 1, postpones + counted, releases + released
-            postponed_ms += delay_ms if bounded else 0
-        case Hold(suspect=suspect, aside=False) if op.lane in lanes_down:
+            attempts, releases = attempts - 1, releases + later.released
+            postpones = (0 if later.afresh else postpones) + later.counted
+            flickers = (0 if later.afresh else flickers) + later.flickered
+            postponed_ms += delay_ms if later.bounded else 0
+        case Hold(suspect=suspect, aside=False) if lane in lanes_down:
             state = State.QUEUED
             attempts, holds = attempts - 1, 0
         case Hold(suspect=suspect):
@@ -156,8 +185,8 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
         state = State.PARKED  # back under its limit: the flush that fills it counts under the limit's lock
     terminal = state is State.DEAD
     return (
-        ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, op.lane, delay_ms, attempts,
-        postpones, postponed_ms, releases, crashes, holds, suspect, terminal, aside,
+        ordinal, j.org, j.id, j.token, op.expired_only, not op.ours, str(state), op.stage, lane, delay_ms, attempts,
+        postpones, postponed_ms, releases, crashes, holds, flickers, suspect, terminal, aside,
     )  # fmt: skip
 
 
@@ -168,7 +197,7 @@ def finish(ordinal: int, op: Settle) -> Row:
 
 def hand_over(ordinal: int, op: HandOver) -> Row:
     j = op.job
-    return (ordinal, j.org, j.id, j.token, op.stage, op.lane, op.token, op.remote)
+    return (ordinal, j.org, j.id, j.token, op.stage, like(op.lane, j.lane), op.token, op.remote)
 
 
 def event(e: NewEvent, now_ms: int, handing: HandOver | None = None) -> Row:
@@ -245,7 +274,7 @@ def attempt(op: Settle, now_ms: int) -> Row:
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, charged, j.token,
         stage, j.worker, j.claimed_ms, now_ms, name, *error, delay_ms, cleaned(why),
-        op.requests,
+        op.requests, cleaned(failure.traceback) if failure is not None and failure.traceback else None,
     )  # fmt: skip
 
 
@@ -260,7 +289,7 @@ def cancelled(j: Job, reason: str, now_ms: int) -> Row:
     why = f"cancelled: {cleaned(reason)}" if reason else "cancelled"
     return (
         j.org, j.document_id, j.key, j.generation, j.claims, j.attempts, True, j.token, j.stage, j.worker, j.claimed_ms,
-        now_ms, "cancelled", None, None, None, None, None, None, why, None,
+        now_ms, "cancelled", None, None, None, None, None, None, why, None, None,
     )  # fmt: skip
 
 
@@ -285,15 +314,17 @@ def document_end(op: Settle, now_ms: int) -> Row | None:
 
 
 def dead(op: Settle, now_ms: int) -> Row | None:
-    """What a dead document is listed and grouped by."""
+    """What a dead document or follow-up job is listed and grouped by; a document has its message itself."""
     j = op.job
-    if not isinstance(op.outcome, Dead) or "/" in j.key:
+    if not isinstance(op.outcome, Dead):
         return None
     failure = op.outcome.failure
     attempts = j.attempts - (not op.outcome.charged)
+    name = job_name(j.key, j.generation)
     return (
         j.org, j.document_id, j.pipeline, j.queue, op.lane, failure.stage, cleaned(failure.error_type),
-        cleaned(failure.code), _status_code(failure), failure.fingerprint, attempts, j.generation, now_ms,
+        cleaned(failure.code), _status_code(failure), failure.fingerprint, attempts, j.generation, now_ms, name,
+        cleaned(failure.message) if name else None,
     )  # fmt: skip
 
 

@@ -91,10 +91,21 @@ class SqlStore(
         self.flusher = Flusher(
             driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
         )
+        self.created = False  # whether opening it made its tables
         self._registered: dict[int, tuple[str, str]] = {}
         self._waking: asyncio.TimerHandle | None = None
         self._woken_s = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether this user can read the store and not change it."""
+        return bool(getattr(self.driver, "only_looks", False))
+
+    def must_write(self) -> None:
+        """Raises: StoreReadOnly if this user can only look."""
+        if self.only_looks:
+            self.driver.refuse_if_only_looking()  # type: ignore[attr-defined]
 
     async def open(self, create: bool = True) -> None:
         path = getattr(self.driver, "path", None)
@@ -102,7 +113,7 @@ class SqlStore(
             raise StoreUnavailable(f"there is no store at {path}; name yours with --store or PERDURE_STORE")
         try:
             await self.driver.open()
-            await migrate.check(self.driver, self.dialect_name)
+            self.created = await migrate.check(self.driver, self.dialect_name)
             await self.open_vectors()
         except BaseException:
             await self.driver.close()
@@ -143,6 +154,10 @@ class SqlStore(
             await self.close_vectors()
             await self.driver.close()
 
+    async def create_tables(self, statements: str) -> None:
+        """Run statements of a user's own that create tables. Raises: StoreError."""
+        await migrate.create_tables(self.driver, statements)
+
     # --- workers ---------------------------------------------------------------------------------
 
     async def register(self, kind: str, name: str, queues: Sequence[str]) -> int:
@@ -174,6 +189,17 @@ class SqlStore(
     async def workers(self) -> list[WorkerRecord]:
         found = await self._rows(self.sql.WORKERS)
         return [WorkerRecord(r[0], r[1], r[2], tuple(filter(None, r[3].split(","))), *r[4:]) for r in found]
+
+    async def tell_about(self, worker: int, about: str) -> None:
+        """Write down what a worker says of itself; nothing is written where that is there already."""
+        await self._change(Query(self.sql.WORKER_ABOUT, (worker, about)))
+
+    async def in_hand_of(self) -> dict[int, list[tuple[str, int, int]]]:
+        """By worker, what each organisation has of it: its documents in hand, and the large ones of them."""
+        found: dict[int, list[tuple[str, int, int]]] = {}
+        for worker, org, number, large in await self._rows(self.sql.IN_HAND_OF):
+            found.setdefault(worker, []).append((org, number, int(large)))
+        return found
 
     async def missing(self, workers: Sequence[int]) -> set[int]:
         return set(workers) - await self.driver.locked("worker", workers)

@@ -26,10 +26,12 @@ import apsw
 from perdure.errors import SettingInvalid, StoreBusy, StoreError, StoreUnavailable
 from perdure.store.base import DataRefused, OldestWriter, Row, Steps
 from perdure.store.descriptors import close_unshared, open_unshared
+from perdure.store.lock_holder import SAY_S, is_taken, say_locked
 from perdure.store.private import exposed, file_mode, make_directory, make_file
 from perdure.store.sqlite_clock import Mark, SteadyWall
 from perdure.store.sqlite_dialect import SqliteDialect
 from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted, writer_of
+from perdure.store.sqlite_look import look, only_readable, read_only
 from perdure.store.turn import Turn
 
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class SqliteDriver:
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
         self._turn: Turn
+        self.only_looks = False  # this user can read the files and not write them
         self._closing: list[Callable[[], None]] = []  # what was opened beside the database
         self._clock: SteadyWall
         self._files: OpenFiles
@@ -74,7 +77,11 @@ class SqliteDriver:
         refuse_network_filesystem(self.path)
         self._writer = ThreadPoolExecutor(1, WRITER)
         self._readers = ThreadPoolExecutor(2, "perdure-reader")
-        await self._in(self._writer, self._prepare)
+        self.only_looks = only_readable(self.path)
+        if self.only_looks:
+            self._clock = SteadyWall()
+        else:
+            await self._in(self._writer, self._prepare)
 
     def _prepare(self) -> None:
         try:
@@ -118,6 +125,7 @@ class SqliteDriver:
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
+            self.refuse_if_only_looking()
             with mapped(self.path), self._turn.taken():
                 connection = self._connection()
                 self._check(connection)
@@ -139,7 +147,8 @@ class SqliteDriver:
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
             with mapped():
-                self._files.check()
+                if not self.only_looks:
+                    self._files.check()
                 connection = self._connection()
                 connection.execute("BEGIN")
                 try:
@@ -154,6 +163,7 @@ class SqliteDriver:
 
     async def script(self, text: str) -> None:
         def run() -> None:
+            self.refuse_if_only_looking()
             with mapped(self.path), self._turn.taken():
                 connection = self._connection()
                 self._check(connection)
@@ -161,6 +171,11 @@ class SqliteDriver:
                     connection.execute(text)
 
         await self._in(self._writer, run)
+
+    def refuse_if_only_looking(self) -> None:
+        """Raises: StoreReadOnly if this user cannot write the files."""
+        if self.only_looks:
+            raise read_only(self.path)
 
     def _begins(self, many: bool) -> None:
         """A statement begins: those who wait hear of it, and a single one must end in time."""
@@ -186,7 +201,8 @@ class SqliteDriver:
         found: apsw.Connection | None = getattr(self._local, "connection", None)
         if found is None:
             writes = threading.current_thread().name.startswith(WRITER)
-            found = connect(self.path, WRITER_CACHE_KB if writes else READER_CACHE_KB)
+            cache_kb = WRITER_CACHE_KB if writes else READER_CACHE_KB
+            found = look(self.path) if self.only_looks else connect(self.path, cache_kb)
             found.create_scalar_function("perdure_now", lambda *_: self._clock.now_ms(), 0)
             self._local.connection = found
             self._connections.append(found)
@@ -208,6 +224,7 @@ class SqliteDriver:
             return True
         if self._writer is None:
             raise StoreError("the store is closed; open it first", code="store_closed")
+        self.refuse_if_only_looking()
         fd = open_unshared(self._lock_path(name, number), os.O_RDWR | os.O_CREAT, self.mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -232,6 +249,8 @@ class SqliteDriver:
             fd = open_unshared(self._lock_path(name, number), os.O_RDONLY)
         except FileNotFoundError:
             return False
+        except PermissionError:  # another user's; the kernel's list tells
+            return is_taken(self._lock_path(name, number))
         try:
             # shared, so that two who look at the same time do not see each other
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -243,6 +262,8 @@ class SqliteDriver:
 
     async def tend(self) -> None:
         """Look after the files; a file lock cannot be lost while its process lives."""
+        if self.only_looks:
+            return
         try:
             self._files.check()
         except StoreError:
@@ -310,13 +331,32 @@ def connect(path: Path, cache_kb: int = WRITER_CACHE_KB) -> apsw.Connection:
     """A connection as every one of ours is set up."""
     with mapped():
         connection = apsw.Connection(str(path))
-        connection.set_busy_timeout(BUSY_MS)
+        connection.set_busy_handler(Busy(path))
         # without it each run with new parameters plans the statement anew: 40 us instead of 5 for a claim
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=4000",
                        f"cache_size=-{cache_kb}", "temp_store=MEMORY"):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+class Busy:
+    """Waits while SQLite's own lock is taken, up to `BUSY_MS`, and says after two seconds who has it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._since_s, self._said = path, 0.0, False
+
+    def __call__(self, times: int) -> bool:
+        """Called by SQLite before it tries again; False: it gives up."""
+        now_s = time.monotonic()
+        if times == 0:
+            self._since_s, self._said = now_s, False
+        waited_s = now_s - self._since_s
+        if waited_s >= SAY_S and not self._said:
+            self._said = True
+            say_locked(writer_of(self._path) or "another program")
+        time.sleep(min(0.001 * 2 ** min(times, 6), 0.1))
+        return waited_s < BUSY_MS / 1000
 
 
 def _nothing() -> Steps[None]:

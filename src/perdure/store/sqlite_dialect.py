@@ -11,6 +11,7 @@ from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import ADDED, NEW_COUNT
 from perdure.store.dialect import (
+    DEAD_RENEWED,
     DOCUMENT_COLUMNS,
     FENCE_SAVE,
     FENCE_SETTLE,
@@ -18,11 +19,14 @@ from perdure.store.dialect import (
     FINISH_ATTEMPT,
     FINISH_DOCUMENT,
     FINISH_SET,
+    FOUND_STATE,
     HAND_OVER,
     HAND_OVER_SET,
     HELD_PARKED,
     HELD_READY,
+    IS_LARGE,
     JOB_COLUMNS,
+    KEPT,
     LEND_SET,
     LOCK_DOCUMENT,
     NEW_ATTEMPT,
@@ -42,6 +46,7 @@ from perdure.store.dialect import (
     REQUEUE_JOB,
     SAVE_SET,
     SETTLE_SET,
+    STATUS_FROM,
     UPSERT_CHUNK,
     UPSERT_CONNECTION,
     UPSERT_EMITTED,
@@ -51,7 +56,7 @@ from perdure.store.dialect import (
 )
 from perdure.store.fairness import FLOW_TIMES, NEW_TURN, PARKED, PARKED_FIRST
 from perdure.store.feed import NEW_FEED
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Kind
 from perdure.store.serving import NEW_SERVED, SERVED_AGAIN
 
 
@@ -90,18 +95,17 @@ class SqliteDialect(Dialect):
         "AND feed.number > CAST(substr(w.place, instr(w.place, '-') + 1) AS integer))"
     )
     FEED_END = "SELECT 0, coalesce(max(number), 0) FROM feed"
-    DOCUMENT_SAME = (
-        "SELECT $1, id FROM document WHERE org = $2 AND pipeline = $4 AND dedupe = $5 "
-        "UNION SELECT $1, id FROM document WHERE org = $2 AND id = $3"
-    )
+    _SAME = f"SELECT $1, d.id, {FOUND_STATE} FROM {STATUS_FROM} WHERE d.org = $2"
+    DOCUMENT_SAME = f"{_SAME} AND d.pipeline = $4 AND d.dedupe = $5 UNION {_SAME} AND d.id = $3"
     WHICH = "({t}.org, {t}.{id}) = ($1, $2)"
     DOCUMENT_LOCK = f"{LOCK_DOCUMENT} WHERE {WHICH.format(t='d', id='id')}"
     DOCUMENT_LOCK_PURGE = DOCUMENT_LOCK
+    DOCUMENT_SIZES = Dialect._SIZES.format(which=WHICH.format(t="d", id="id"))
     DOCUMENT_OPEN = (
         f"{OPEN_DOCUMENT} WHERE {WHICH.format(t='document', id='id')} RETURNING org, id, generation"
     )
     DOCUMENT_RESTORE = _insert("document", OLD_DOCUMENT, "ON CONFLICT DO NOTHING RETURNING org, id")
-    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')}"
+    DEAD_DROP = f"DELETE FROM dead WHERE {WHICH.format(t='dead', id='document_id')} AND {DEAD_RENEWED}"
     STATUSES = Dialect.STATUS
     JOBS_END = "SELECT org, id FROM job WHERE id > $2 ORDER BY id LIMIT 1 OFFSET $3"
     JOBS_LEFT = "SELECT count(*) FROM job WHERE id > $2"
@@ -165,7 +169,8 @@ class SqliteDialect(Dialect):
         FINISH,
     )
     _FINISH_DOCUMENT = (
-        f"{FINISH_DOCUMENT} WHERE (d.org, d.id) = "
+        f"{FINISH_DOCUMENT} ({', '.join(KEPT)}) = (SELECT {', '.join(KEPT)} FROM job WHERE id = $2) "
+        "WHERE (d.org, d.id) = "
         "(SELECT org, document_id FROM job WHERE id = $2 AND key = 'doc-' || document_id)"
     )
     BEAT = (
@@ -179,7 +184,7 @@ class SqliteDialect(Dialect):
     )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
-    SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms FROM slot WHERE key = $1"
+    SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms, had FROM slot WHERE key = $1"
     PARKED = PARKED.format(jobs="job x", which=f"AND x.id IN (SELECT id {PARKED_FIRST}) ")
     UNPARK = "UPDATE job SET state = 'queued', vt = $3 WHERE org = $1 AND id = $2 AND state = 'parked'"
     CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
@@ -238,13 +243,17 @@ class SqliteDialect(Dialect):
     )
 
     _FLOWS = (
-        "SELECT f.queue, f.lane, f.pipeline, f.shift FROM flow f JOIN queue q ON q.name = f.queue "
+        f"SELECT f.queue, f.lane, f.pipeline, f.shift, {IS_LARGE} FROM flow f JOIN queue q ON q.name = f.queue "
         "JOIN lane l ON l.name = f.lane WHERE f.queue IN (SELECT value FROM json_each($1)) "
         "AND ($2 IS NULL OR f.pipeline IN (SELECT value FROM json_each($2))) AND NOT q.paused AND l.down_ms IS NULL"
     )
     _READY = (
         "SELECT vt, -priority, id FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
         "AND suspect = $4 ORDER BY vt, priority DESC, id LIMIT $5"
+    )
+    _LOOK = (
+        "SELECT vt, -priority, id, org FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
+        "AND suspect = FALSE AND vt >= $4 ORDER BY vt, priority DESC, id LIMIT $5"
     )
     _TAKE = (
         "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
@@ -275,17 +284,34 @@ class SqliteDialect(Dialect):
             yield Query(self._FINISH_DOCUMENT, (now_ms,), [(row[2],) for row in kept])
         return accepted
 
-    def claim(self, claim: Claim, now_ms: int, suspect: bool, limit: int) -> Steps[list[Row]]:
-        ready: list[Row] = []
+    def claim(self, claim: Claim, now_ms: int, kinds: Sequence[Kind]) -> Steps[list[Row]]:
+        chosen: list[Row] = []
+        flows = yield from self._flows(claim)
+        for most, suspect, large, _ in kinds:
+            ready: list[Row] = []
+            for *flow, shift, is_large in flows:
+                if large is None or large == is_large:
+                    for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, most))):
+                        ready.append((vt + shift if vt > 0 else vt, rank, id_))
+            chosen += nsmallest(most, ready) if len(flows) > 1 else ready
+        return (yield from self.take(claim, now_ms, chosen))
+
+    def _flows(self, claim: Claim) -> Steps[list[Row]]:
         served = None if claim.pipelines is None else json.dumps(claim.pipelines)
-        flows = yield Query(self._FLOWS, (json.dumps(claim.queues), served))
-        for *flow, shift in flows:
-            for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, limit))):
-                ready.append((vt + shift if vt > 0 else vt, rank, id_))
-        chosen = nsmallest(limit, ready) if len(flows) > 1 else ready
+        return (yield Query(self._FLOWS, (json.dumps(claim.queues), served)))
+
+    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+        seen: list[Row] = []
+        for *flow, shift, is_large in (yield from self._flows(claim)):
+            for n, turn in enumerate(since if large is None or large == is_large else ()):
+                for vt, *job in (yield Query(self._LOOK, (*flow, turn - shift, window))):
+                    seen.append((n, *flow, vt + shift if vt > 0 else vt, *job))
+        return seen
+
+    def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
         if not chosen:
             return []
         ids = [(row[2],) for row in chosen]
         yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows=ids)
         taken = yield Query(self._TAKEN, rows=ids)
-        return [(*row, turn) for row, (turn, _, _) in zip(taken, chosen, strict=True)]
+        return [(*row, one[0]) for row, one in zip(taken, chosen, strict=True)]

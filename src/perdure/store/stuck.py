@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.core.clock import Clock
-from perdure.core.escalation import Escalation, escalation
+from perdure.core.escalation import DEAD_MAX, EXHAUSTED_MAX, HOUR_MS, Escalation, escalation
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.core.outcome import Dead
@@ -73,12 +73,13 @@ STARVED = (
 REQUEUE = (
     "UPDATE job SET state = 'waiting', run_at_ms = CASE WHEN run_at_ms = 0 THEN 0 ELSE CAST($1 AS bigint) END, "
     "aside_ms = $5, holds = 0, requeues = requeues + 1, requeued_ms = $1 "
-    "WHERE org = $2 AND id = $3 AND requeues = $4 AND claims = $7 AND token IS NULL AND finished_ms IS NULL AND "
+    "WHERE org = $2 AND id = $3 AND requeues = $4 AND claims = $7 AND generation = $8 AND token IS NULL "
+    "AND finished_ms IS NULL AND "
     "(state = CAST($6 AS text) OR ($6 = 'lost' AND state IN ('queued', 'parked'))) RETURNING id"
 )
 SEIZE = (
     "UPDATE job SET state = 'running', token = $4, worker = 0, claims = claims + 1, claimed_ms = $1 "
-    "WHERE org = $2 AND id = $3 AND claims = $5 AND token IS NULL AND finished_ms IS NULL "
+    "WHERE org = $2 AND id = $3 AND claims = $5 AND generation = $6 AND token IS NULL AND finished_ms IS NULL "
     "RETURNING id"
 )
 COUNT_ADD = (
@@ -93,7 +94,14 @@ FOUND_SET = (
 RAN = "SELECT value FROM retry_job WHERE name = 'last' AND label = 'ran_ms'"
 COUNTS = "SELECT name, label, value FROM retry_job"
 FAILED = "SELECT place, CAST(sum(n) AS bigint) FROM counter WHERE subject = 'document' AND state = 'dead' GROUP BY 1"
-EXHAUSTED = "UPDATE dead SET exhausted = TRUE WHERE {which} RETURNING collection"
+EXHAUSTED = "UPDATE dead SET exhausted = TRUE WHERE {which} AND job = '' RETURNING collection"
+#: When an exhausted document was one too many within an hour: as many as are allowed died in the hour before it.
+BURST = (
+    "SELECT min(died_ms) FROM (SELECT died_ms, lag(died_ms, CAST($1 AS integer)) OVER "
+    "(PARTITION BY collection ORDER BY died_ms) AS early_ms FROM dead WHERE exhausted) AS x "
+    "WHERE died_ms - early_ms <= $2"
+)
+FOLLOW_UPS = "SELECT job, count(*), min(died_ms) FROM dead WHERE job <> '' GROUP BY job ORDER BY job"
 EXHAUSTED_NOW = "SELECT collection, count(*), min(died_ms) FROM dead WHERE exhausted GROUP BY 1"
 
 
@@ -140,7 +148,7 @@ def seize(sql: Dialect, jobs: Sequence[Job], now_ms: int, counting: Counting) ->
     """Claim jobs that nobody has under the token they bring, those that still stand as they did."""
     for job in sorted(jobs, key=by_document):
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
-        if (yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1))):
+        if (yield Query(SEIZE, (now_ms, job.org, job.id, job.token, job.claims - 1, job.generation))):
             counting.left(was[0])
             counting.running(job)
 
@@ -210,7 +218,7 @@ def _requeue(
     for each in sorted(stuck, key=lambda s: by_document(s.job)):
         job = each.job
         was = yield Query(sql.COUNT_JOB, (job.org, job.id))
-        stood = (each.requeues, each.since_ms, each.state, job.claims)
+        stood = (each.requeues, each.since_ms, each.state, job.claims, job.generation)
         if (yield Query(REQUEUE, (now_ms, job.org, job.id, *stood))):
             taken.append(each)
             counting.left(was[0])
@@ -290,12 +298,18 @@ class StuckJobs:
             known["failed"] = dict((yield Query(FAILED)))
             exhausted = yield Query(EXHAUSTED_NOW)
             known["exhausted"] = {row[0]: row[1] for row in exhausted}
+            burst_ms = None  # with more dead ones it does not matter, and they would all be looked at
+            if EXHAUSTED_MAX < sum(known["exhausted"].values()) <= DEAD_MAX:
+                burst_ms = (yield Query(BURST, (EXHAUSTED_MAX, HOUR_MS)))[0][0]
+            follow_ups = yield Query(FOLLOW_UPS)
             by_collection = {name: _every(COLLECTIONS, known.get(name, {})) for name in BY_COLLECTION}
             last = known.get("last", {})
             return RetryJob(
                 **by_collection, runs=_every(STATUSES, known.get("runs", {})), errors=known.get("errors", {}),
                 stuck_since_ms=last.get("stuck_since_ms"), ran_ms=last.get("ran_ms"),
                 exhausted_since_ms=min((row[2] for row in exhausted), default=None),
+                burst_ms=burst_ms, follow_ups={row[0]: row[1] for row in follow_ups},
+                follow_ups_since_ms=min((row[2] for row in follow_ups), default=None),
                 duration_ms=last.get("duration_ms"),
             )  # fmt: skip
 
@@ -313,4 +327,5 @@ def escalated(told: RetryJob, now_ms: int) -> Escalation:
     return escalation(
         now_ms, stuck=sum(told.stuck.values()), stuck_since_ms=told.stuck_since_ms, dead=sum(told.failed.values()),
         exhausted=sum(told.exhausted.values()), exhausted_since_ms=told.exhausted_since_ms,
+        burst_ms=told.burst_ms, follow_ups=sum(told.follow_ups.values()), follow_ups_since_ms=told.follow_ups_since_ms,
     )  # fmt: skip

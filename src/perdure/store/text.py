@@ -28,3 +28,8 @@ def checked(text: object, what: str, longest: int = NAME_MAX) -> str:
     if len(text) > longest:
         raise InputInvalid(f"{what} is longer than {longest} characters", code="text_too_long")
     return text
+
+
+def reason_kept(reason: object) -> str:
+    """Why somebody acts, without secrets: it may be a message that was pasted. Raises: InputInvalid."""
+    return redacted(checked(reason, "the reason"))

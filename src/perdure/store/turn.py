@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 
 from perdure.errors import StoreBusy
 from perdure.store.descriptors import close_unshared, open_unshared
-from perdure.store.lock_holder import NOBODY, PATIENCE_S, holder_told, lock_holder
+from perdure.store.lock_holder import NOBODY, PATIENCE_S, SAY_S, holder_told, lock_holder, say_locked
 
 FROZEN_S = 3.0  # after which a stopped worker is ended
 STUCK_S = 10.0  # after which one that runs without progress is
@@ -105,11 +105,14 @@ def await_turn(path: Path, patience_s: float = PATIENCE_S) -> int:
 
     threading.Thread(target=wait, name="perdure-turn", daemon=True).start()
     give_up_s = time.monotonic() + patience_s
-    watch = Watch(path)
+    watch, said = Watch(path), False
     while (left_s := give_up_s - time.monotonic()) > 0:
         with suppress(Empty):
             return answer.get(timeout=min(LOOK_S, left_s))
         watch.look()
+        if not said and patience_s - left_s >= SAY_S:
+            said = True
+            say_locked(_told(path))
     with deciding:
         given_up.set()
     if not answer.empty():

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.core.derived import DERIVED
 from perdure.core.frozen import frozen
-from perdure.errors import InputInvalid
+from perdure.errors import InputInvalid, host_shown
 from perdure.store.base import Query, Steps
 from perdure.store.feed import Happened
 from perdure.store.once import keep, known
@@ -126,7 +126,9 @@ class Webhooks:
     _write: Callable[[Callable[[], Steps[Any]]], Any]
     _forget: Callable[[str, int, int], Any]
 
-    async def add_webhook(self, webhook: Webhook, by: str, once: Once | None = None) -> Webhook:
+    async def add_webhook(
+        self, webhook: Webhook, by: str, once: Once | None = None, reason: str = ""
+    ) -> Webhook:
         """Tell it of what happens from its place on. Under a key the one that was made the first time is answered."""
         w, clock = webhook, self.clock.now_ms()
 
@@ -139,7 +141,8 @@ class Webhooks:
                 said = f"an organisation has at most {PER_ORG_MAX} webhooks; remove one first"
                 raise InputInvalid(said, code="webhooks_too_many")
             yield Query(ADD, (w.id, w.org, w.url, ",".join(w.events), w.secret, w.place, now))
-            yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, w.url))
+            why = ": ".join(filter(None, (host_shown(w.url), reason)))
+            yield Query(self.sql.ACT_ADD, (now, by, "webhook-add", w.org, w.id, why))
             if once is not None:
                 yield keep(once, (w.id, w.secret, now))
             return w.id, w.secret, now
@@ -155,11 +158,15 @@ class Webhooks:
         ]
         return [one for one in found if org in (None, one.org)]
 
+    async def dead_deliveries(self) -> dict[str, int]:
+        """How many deliveries are dead, by organisation."""
+        return dict(await self._rows("SELECT org, count(*) FROM delivery WHERE state = 'dead' GROUP BY org"))
+
     async def clear_secrets(self) -> int:
         """Count the webhooks whose secret stands in the store."""
         return sum(not one.secret.startswith(DERIVED) for one in await self.webhooks())
 
-    async def drop_webhook(self, org: str, id_: str, by: str) -> bool:
+    async def drop_webhook(self, org: str, id_: str, by: str, reason: str = "") -> bool:
         """Tell it nothing more; False where there is none."""
         clock = self.clock.now_ms()
 
@@ -168,7 +175,8 @@ class Webhooks:
             gone = yield Query(DROP, (org, id_))
             if gone:
                 yield Query(DROP_DELIVERIES, (id_,))
-                yield Query(self.sql.ACT_ADD, (now, by, "webhook-drop", org, id_, gone[0][0]))
+                why = ": ".join(filter(None, (host_shown(gone[0][0]), reason)))
+                yield Query(self.sql.ACT_ADD, (now, by, "webhook-drop", org, id_, why))
             return bool(gone)
 
         return bool(await self._write(steps))
@@ -221,7 +229,7 @@ class Webhooks:
 
         await self._write(steps)
 
-    async def retry_deliveries(self, org: str, id_: str | None, by: str) -> int:
+    async def retry_deliveries(self, org: str, id_: str | None, by: str, reason: str = "") -> int:
         """Send dead ones again, or one of them; how many."""
         clock = self.clock.now_ms()
 
@@ -229,7 +237,7 @@ class Webhooks:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
             again = yield Query(AGAIN, (org, id_, now))
             if again:
-                told = f"{len(again)} deliveries"
+                told = ": ".join(filter(None, (f"{len(again)} deliveries", reason)))
                 yield Query(self.sql.ACT_ADD, (now, by, "webhook-retry", org, id_ or "all", told))
             return len(again)
 

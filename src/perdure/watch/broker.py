@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perdure.engine.handing import EXCHANGE, beat_key
-from perdure.errors import SettingInvalid
+from perdure.errors import ExtraMissing
 from perdure.settings import Settings
 
 try:
     import aio_pika
     from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 except ModuleNotFoundError as missing:
-    raise SettingInvalid(
+    raise ExtraMissing(
         "RABBITMQ_HOST is set, but the extra is not installed: pip install 'perdure[rabbitmq]'"
     ) from missing
 

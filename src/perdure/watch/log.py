@@ -23,23 +23,25 @@ from perdure.core.events import (
     StuckSwept,
     SweepPartial,
     WorkerLost,
+    WorkerStalled,
     WorkerStarted,
     WorkerStopped,
     WriteFenced,
 )
 from perdure.errors import SettingInvalid, redacted
+from perdure.settings import LEVELS
+from perdure.watch import log_text
 
 _log = structlog.get_logger("perdure")
 STAGE_FACTS = ("document_id", "org_id", "attempt", "stage")
+FORMS = ("auto", "json", "text")
 
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+def configure(level: str = "INFO", form: str = "json") -> None:
+    """Write lines to standard error, one per event, nothing below `level`; SettingInvalid for an unknown one.
 
-
-def configure(level: str = "INFO") -> None:
-    """Write JSON lines to standard error, one per event, nothing below `level`; SettingInvalid for an unknown one.
-
-    What stage code logs through `ctx.log` (or any logger below "perdure") becomes such a line too.
+    `form`: json, text for people, or auto: text if standard error is a terminal. What stage code logs through `ctx.log`
+    (or any logger below "perdure") becomes such a line too.
     """
     name = level.strip().upper()
     if name not in LEVELS:
@@ -47,12 +49,15 @@ def configure(level: str = "INFO") -> None:
         raise SettingInvalid(
             f"PERDURE_LOG_LEVEL is {level!r}; it must be one of {known}", code="log_level_invalid"
         )
+    if form not in FORMS:
+        raise SettingInvalid(f"PERDURE_LOG_FORMAT is {form!r}; it must be one of {', '.join(FORMS)}")
+    text = form == "text" or (form == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             lambda _logger, _name, facts: _without_secrets(facts),
-            structlog.processors.JSONRenderer(),
+            log_text.line if text else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(name.lower()),
         logger_factory=structlog.WriteLoggerFactory(
@@ -95,10 +100,8 @@ def log_events(events: Events) -> None:
 
 def _line(event: AnyEvent) -> None:
     match event:
-        case WorkerStarted() | WorkerStopped():
+        case WorkerStarted() | WorkerStopped() | WorkerLost() | WorkerStalled():
             _worker_line(event)
-        case WorkerLost():
-            _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
         case SweepPartial() | StuckSwept():
             _sweep_line(event)
         case ForeignKeyRefused():
@@ -110,9 +113,11 @@ def _line(event: AnyEvent) -> None:
         case AttemptEnded():
             _ended_line(event)
         case DocumentDead():
+            job = {"job": event.follow_up} if event.follow_up else {}
             _log.error(
-                "document dead", **_facts(event), collection=event.collection, attempts=event.attempts,
-                last_attempt_ms=event.last_attempt_ms, error=event.error,
+                "follow-up job dead" if event.follow_up else "document dead", **_facts(event), **job,
+                collection=event.collection, attempts=event.attempts, last_attempt_ms=event.last_attempt_ms,
+                error=event.error,
             )  # fmt: skip
         case WriteFenced():
             _log.warning("late write refused", **_facts(event))
@@ -157,12 +162,22 @@ def _sweep_line(event: SweepPartial | StuckSwept) -> None:
         _log.debug("stuck sweep", **facts)
 
 
-def _worker_line(event: WorkerStarted | WorkerStopped) -> None:
-    if isinstance(event, WorkerStopped):
-        _log.info("worker stopped", worker=event.worker)
-    else:
-        queues = ", ".join(event.queues)
-        _log.info("worker started", worker=event.worker, queues=queues, concurrency=event.concurrency)
+def _worker_line(event: WorkerStarted | WorkerStopped | WorkerLost | WorkerStalled) -> None:
+    match event:
+        case WorkerStarted(queues=queues, concurrency=concurrency):
+            _log.info(
+                "worker started", worker=event.worker, queues=", ".join(queues), concurrency=concurrency
+            )
+        case WorkerStopped():
+            _log.info("worker stopped", worker=event.worker)
+        case WorkerLost():
+            _log.warning("worker lost", worker=event.worker, jobs=event.jobs, reason=event.reason)
+        case WorkerStalled():
+            begun = [{"document_id": id_, "stage": stage} for id_, stage in event.begun]
+            _log.error(
+                "worker stands still", worker=event.worker, silent_s=event.silent_ms / 1000, begun=begun,
+                stack=event.stack,
+            )  # fmt: skip
 
 
 def _facts(event: Any) -> dict[str, Any]:

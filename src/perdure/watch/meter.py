@@ -20,10 +20,20 @@ from perdure.core.events import (
     StuckSwept,
     SweepPartial,
     WorkerLost,
+    WorkerStalled,
     WriteFenced,
 )
 from perdure.watch.board import Board
-from perdure.watch.metrics import BREAKER_STATES, LARGER, METRICS, OUTCOMES, SIZES, size_of
+from perdure.watch.metrics import (
+    BREAKER_STATES,
+    ERROR_TYPES,
+    LARGER,
+    METRICS,
+    OTHER,
+    OUTCOMES,
+    SIZES,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from perdure.engine.pipeline import Pipeline  # a supervisor does without what it needs
@@ -46,6 +56,7 @@ class Meter:
             DocumentDead: self._dead, JobRecovered: self._recovered, ForeignKeyRefused: self._refused,
             ChunksDeleted: self._deleted, WriteFenced: self._plain("perdure_fenced_writes_total"),
             WorkerLost: self._plain("perdure_workers_lost_total"),
+            WorkerStalled: self._plain("perdure_workers_stalled_total"),
             StuckSwept: self._swept, SweepPartial: self._plain("perdure_sweep_failures_total"),
         }  # fmt: skip
         for metric in METRICS:
@@ -100,6 +111,7 @@ class Meter:
 
     def _dead(self, event: DocumentDead) -> None:
         if event.follow_up:
+            self.board.add("perdure_follow_up_deaths_total", event.follow_up)
             return
         self.board.add("perdure_documents_dead_total", event.collection)
         if event.exhausted:
@@ -116,7 +128,8 @@ class Meter:
         for collection, count in event.skipped.items():
             add("retry_job_documents_skipped_backoff_total", collection, amount=count)
         for kind, count in event.errors.items():
-            add("retry_job_errors_total", kind, amount=count)
+            add("retry_job_errors_total", kind if kind in ERROR_TYPES else OTHER, amount=count)
+        self.board.observe("retry_job_duration_seconds", value=event.duration_ms / 1000)
 
     def _refused(self, _: ForeignKeyRefused) -> None:
         self.board.add("perdure_foreign_key_errors_total")
@@ -169,4 +182,5 @@ class Meter:
             for kind, amount in zip(FAILURES, more[1:], strict=True):
                 self.board.add("perdure_request_failures_total", name, kind, amount=amount)
             self.board.put("perdure_retry_budget_tokens", name, value=state.budget.tokens)
+            self.board.put("perdure_request_limit", name, value=state.limiter.rate or 0.0)
             self.board.put("perdure_breaker_state", name, value=BREAKER_STATES.index(state.breaker.state))

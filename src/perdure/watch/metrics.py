@@ -20,6 +20,8 @@ OTHER = "other"
 STAGE_BUCKETS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0)
 #: Seconds that retries added to a call; more than ten are an alarm.
 ADDED_BUCKETS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+#: Seconds of a sweep: from a few jobs to millions.
+SWEEP_BUCKETS = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 #: Size of a document in bytes, up to which it is called so.
 SIZES: tuple[tuple[int, str], ...] = ((64 << 10, "64KiB"), (1 << 20, "1MiB"), (16 << 20, "16MiB"))
 LARGER = "larger"
@@ -31,6 +33,12 @@ OPEN_STATES = ("queued", "running", "waiting", "held")
 JOB_STATES = ("queued", "running", "remote", "waiting", "parked", "held", "paused")
 STATUSES = ("success", "partial", "failure")
 COLLECTIONS = ("archives", "chunks", "documents", "images", "messages", "threads")
+#: Types of errors of sweeps that are told apart; any other is `other`, so that each label begins at 0.
+ERROR_TYPES = (
+    "BlobCorrupt", "BlobMissing", "DocumentUnknown", "JSONDecodeError", "KeyError", "LeaseLost", "OSError",
+    "SchemaNewer", "SchemaOutdated", "StoreBusy", "StoreError", "StoreUnavailable", "TimeoutError", "TypeError",
+    "Unstorable", "ValueError", OTHER,
+)  # fmt: skip
 BREAKER_STATES = ("closed", "half_open", "open")
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -62,6 +70,7 @@ def _gauge(
     return Metric(name, "gauge", of, labels, help_, known=known)
 
 
+_EACH_FOLLOW_UP = (("detect_connections",), ("on_dead",), ("on_done",))
 _EACH_COLLECTION = tuple((name,) for name in COLLECTIONS)
 
 RETRY_JOB = (
@@ -81,10 +90,16 @@ RETRY_JOB = (
         "retry_job_runs_total", ("status",),
         "Sweeps for stuck documents, by how they ended.", tuple((status,) for status in STATUSES),
     ),
-    _counter("retry_job_errors_total", ("error_type",), "What went wrong in such sweeps.", ((OTHER,),)),
+    _counter(
+        "retry_job_errors_total", ("error_type",), "What went wrong in such sweeps.",
+        tuple((name,) for name in ERROR_TYPES),
+    ),
     _gauge("retry_job_stuck_documents", ("collection",), "Documents that are stuck now.", _EACH_COLLECTION),
     _gauge("retry_job_failed_documents", ("collection",), "Documents that are dead now.", _EACH_COLLECTION),
-    _gauge("retry_job_duration_seconds", (), "How long the last sweep for stuck documents took."),
+    Metric(
+        "retry_job_duration_seconds", "histogram", "process", (), "How long sweeps for stuck documents took.",
+        SWEEP_BUCKETS, known=((),),
+    ),
 )  # fmt: skip
 
 _DOCUMENTS = (
@@ -96,6 +111,7 @@ _DOCUMENTS = (
         "perdure_documents_open", ("state",), "Those that are open: queued, running, waiting, held.",
         tuple((state,) for state in OPEN_STATES),
     ),
+    _gauge("perdure_follow_ups_dead", ("job",), "Follow-up jobs of documents that are dead now.", _EACH_FOLLOW_UP),
     _gauge("perdure_queue_depth", ("queue", "state"), "Jobs of a queue that have not ended."),
     _gauge("perdure_queue_oldest_seconds", ("queue",), "For how long the oldest ready job has been waiting."),
     _gauge("perdure_queue_paused", ("queue",), "1 while an operator has paused the queue."),
@@ -103,6 +119,10 @@ _DOCUMENTS = (
     _gauge(
         "perdure_heartbeat_age_seconds", (),
         "How long ago the running job that was heard of longest ago was heard of.",
+    ),
+    _gauge(
+        "perdure_loop_silent_seconds", (),
+        "For how long the worker's event loop that has stood still longest has done so; 0: all run.",
     ),
     _gauge(
         "perdure_stuck_oldest_seconds", (), "For how long the document that is stuck longest has been due."
@@ -145,10 +165,14 @@ _WORK = (
         "perdure_documents_dead_total", ("collection",), "Documents that were set aside.", _EACH_COLLECTION
     ),
     _counter(
+        "perdure_follow_up_deaths_total", ("job",), "Follow-up jobs that were set aside.", _EACH_FOLLOW_UP
+    ),
+    _counter(
         "perdure_lease_recoveries_total", ("reason",), "Jobs taken back from workers.",
         (("lease_expired",), ("worker_lost",), ("stuck",)),
     ),
     _counter("perdure_workers_lost_total", (), "Deaths of workers that were noticed."),
+    _counter("perdure_workers_stalled_total", (), "Workers whose event loop stood still for too long."),
     _counter("perdure_fenced_writes_total", (), "Late writes that were refused because the lease had passed on."),
     _counter("perdure_sweep_failures_total", (), "Rounds of a sweep in which a part failed."),
     _counter("perdure_foreign_key_errors_total", (), "Writes that the database refused for a foreign key."),
@@ -176,9 +200,17 @@ _CALLS = (
     _gauge(
         "perdure_retry_budget_tokens", ("dependency",), "What is left for retries in this process.", of="process"
     ),
+    _gauge(
+        "perdure_request_limit", ("dependency",), "Requests a second that this process may make; 0: no limit.",
+        of="process",
+    ),
     _gauge("perdure_breaker_state", ("dependency",), "0 closed, 1 half open, 2 open.", of="process"),
     _gauge("perdure_documents_held", ("dependency",), "Documents that wait for a service that is down."),
     _gauge("perdure_dependency_held_seconds", ("dependency",), "For how long a service has been down; 0: it is up."),
+    _gauge(
+        "perdure_dependency_success_share", ("dependency",),
+        "Share of requests of late that a service answered, as the fleet found out; 1: nothing is amiss.",
+    ),
 )  # fmt: skip
 
 _OWN = (

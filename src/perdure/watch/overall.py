@@ -25,6 +25,7 @@ from perdure.watch.metrics import (
     STATES,
     label,
 )
+from perdure.watch.shared_counters import SharedCounters
 
 FRESH_S = 3.0
 PATIENCE_S = 5.0
@@ -41,13 +42,15 @@ Part = Callable[["Overall"], Awaitable[None]]
 class Overall:
     """The store's own numbers, kept for a few seconds; what goes wrong with them is counted on `board`."""
 
-    def __init__(self, store: SqlStore, board: Board) -> None:
+    def __init__(self, store: SqlStore, board: Board, shared: SharedCounters | None = None) -> None:
         self.store = store
         self.board = board
+        self.shared = shared
         self.found: dict[Key, float] = {}
+        self.counted: dict[Key, float] = {}  # by all processes that add theirs up
         self._lock = asyncio.Lock()
         self._read_s = -FRESH_S
-        for part in PARTS:
+        for part in (*PARTS, *(["workers"] if shared is not None else [])):
             board.start("perdure_scrape_errors_total", part)
 
     async def read(self) -> dict[Key, float]:
@@ -58,7 +61,10 @@ class Overall:
                 for name, part in PARTS.items():
                     await self._try(name, part)
                 self._read_s = time.monotonic()
-            return dict(self.found)
+            known, self.counted = dict(self.found), {}
+            if self.shared is not None:
+                await self._try("workers", _workers)
+            return known | self.counted
 
     async def _try(self, name: str, part: Part) -> None:
         try:
@@ -91,6 +97,8 @@ async def _pulse(to: Overall) -> None:
     pulse = await to.store.pulse()
     heard_ms = pulse.now_ms if pulse.heard_ms is None else pulse.heard_ms
     to.put("perdure_heartbeat_age_seconds", value=max(0, pulse.now_ms - heard_ms) / 1000)
+    silent_ms = pulse.now_ms if pulse.silent_since_ms is None else pulse.silent_since_ms
+    to.put("perdure_loop_silent_seconds", value=max(0, pulse.now_ms - silent_ms) / 1000)
     to.put("perdure_workers", value=pulse.workers)
     to.put("perdure_degraded_total", value=pulse.degraded)
     to.put("perdure_repaired_total", value=pulse.repaired)
@@ -127,6 +135,8 @@ async def _dependencies(to: Overall) -> None:
         down_s = 0.0 if one.since_ms is None else max(0, now_ms - one.since_ms) / 1000
         to.add("perdure_documents_held", names[one.name], value=one.held)
         to.most("perdure_dependency_held_seconds", names[one.name], value=down_s)
+        answered = 1.0 if one.success_share is None else one.success_share
+        to.most("perdure_dependency_success_share", names[one.name], value=answered)
 
 
 async def _outbox(to: Overall) -> None:
@@ -151,9 +161,12 @@ async def _retry_job(to: Overall) -> None:
         names = _told_apart(found)
         for collection, count in found.items():
             to.add(name, names[collection], value=count)
+    to.start("perdure_follow_ups_dead")
+    names = _told_apart(told.follow_ups)
+    for job, count in told.follow_ups.items():
+        to.add("perdure_follow_ups_dead", names[job], value=count)
     since_ms = now_ms if told.stuck_since_ms is None else told.stuck_since_ms
     to.put("perdure_escalation_tier", value=escalated(told, now_ms).tier)
-    to.put("retry_job_duration_seconds", value=(told.duration_ms or 0) / 1000)
     to.put("perdure_starved_documents", value=sum(told.starved.values()))
     to.put("perdure_stuck_oldest_seconds", value=max(0, now_ms - since_ms) / 1000)
 
@@ -163,6 +176,13 @@ async def _audit(to: Overall) -> None:
     difference = (await to.store.audited()).difference
     if difference is not None:
         to.put("perdure_audit_difference", value=difference)
+
+
+async def _workers(to: Overall) -> None:
+    """Counters of the processes that add theirs up; ours first, so that none of them ever seems to go back."""
+    if to.shared is not None:
+        await to.shared.add()
+        to.counted = await to.shared.read()
 
 
 def _told_apart(names: Iterable[str], known: Iterable[str] = COLLECTIONS) -> dict[str, str]:

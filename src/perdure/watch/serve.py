@@ -13,24 +13,33 @@ from perdure.watch.board import Board, Key, together
 from perdure.watch.meter import Meter
 from perdure.watch.overall import Overall
 from perdure.watch.render import CONTENT_TYPE, text
+from perdure.watch.shared_counters import SHARED, SharedCounters
 
 PATIENCE_S = 10.0
 AGAIN_S = 5.0
+PORTS = 16  # from the one that is set on
 HEAD_BYTES_MAX = 16 * 1024
 _log = logging.getLogger("perdure.metrics")
 
 
 class Scrape:
-    """What one process shows: what it counted, on its boards, and what is true of the whole store."""
+    """What one process shows: what it counted, on its boards, and what is true of the whole store. With `shared` its
+    counters are those of all processes that add up theirs in the store, its own included."""
 
-    def __init__(self, boards: Sequence[Board], store: SqlStore) -> None:
+    def __init__(
+        self, boards: Sequence[Board], store: SqlStore, shared: SharedCounters | None = None
+    ) -> None:
         self.boards = boards
         self.store = store
-        self._overall = Overall(store, boards[0])
+        self.shared = shared
+        self._overall = Overall(store, boards[0], shared)
 
     async def numbers(self) -> dict[Key, float]:
         overall = await self._overall.read()
-        return {**together(self.boards), **overall}
+        own = together(self.boards)
+        if self.shared is not None:  # without the others' they would seem to go back
+            own = {key: value for key, value in own.items() if key[0] not in SHARED}
+        return {**own, **overall}
 
     async def text(self) -> bytes:
         """In the format of Prometheus; never fails because of the store."""
@@ -48,26 +57,35 @@ async def serve_worker(child: Board, events: Events, store: SqlStore, host: str,
 
 
 class MetricsServer:
-    """Answers `GET /metrics` until it is cancelled. A port that somebody else has is asked for again and again."""
+    """Answers `GET /metrics` until it is cancelled: at its port, or the first free one of those that follow, so that
+    several workers of one host each have their own. If all are taken they are tried again every few seconds."""
 
-    def __init__(self, scrape: Scrape, host: str, port: int) -> None:
+    def __init__(self, scrape: Scrape, host: str, port: int, ports: int = PORTS) -> None:
         self.scrape = scrape
-        self.host, self.port = host, port
+        self.host, self.port, self.ports = host, port, ports
 
     async def run(self) -> None:
         told = False
         while True:
             try:
-                server = await asyncio.start_server(self._serve, self.host, self.port, limit=HEAD_BYTES_MAX)
+                server = await self._bound()
             except OSError as error:
                 if not told:
                     _log.error("metrics cannot be served at %s:%s: %s", self.host, self.port, error)
                 told = True
                 await asyncio.sleep(AGAIN_S)
                 continue
-            _log.info("metrics are served at http://%s:%s/metrics", self.host, self.port)
+            port = server.sockets[0].getsockname()[1]
+            _log.info("metrics are served at http://%s:%s/metrics", self.host, port)
             async with server:
                 await server.serve_forever()
+
+    async def _bound(self) -> asyncio.Server:
+        last = min(self.port + self.ports, 65_536) - 1
+        for port in range(self.port, last):
+            with suppress(OSError):
+                return await asyncio.start_server(self._serve, self.host, port, limit=HEAD_BYTES_MAX)
+        return await asyncio.start_server(self._serve, self.host, last, limit=HEAD_BYTES_MAX)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

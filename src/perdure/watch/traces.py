@@ -92,7 +92,7 @@ class Traces:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("perdure")
         self._parent = parent
-        self._open: dict[int, Open] = {}
+        self._open: dict[str, Open] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._leave = [events.subscribe(self.hear), subscribe(self.called)]
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from perdure.core.events import Events
-from perdure.errors import SettingInvalid
+from perdure.errors import ExtraMissing
 
 if TYPE_CHECKING:
     from perdure.watch.traces import Parent, Traces
@@ -15,7 +15,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 def trace(asked: bool | None, events: Events, parent: Parent | None = None) -> Traces | None:
-    """Make spans of these events if they are asked for or the environment says where to send them; SettingInvalid."""
+    """Make spans of these events if that is asked for or the environment says where to send them; ExtraMissing."""
     if asked is False or not (asked or any(map(os.environ.get, ENDPOINTS))):
         return None
     try:
@@ -23,5 +23,5 @@ def trace(asked: bool | None, events: Events, parent: Parent | None = None) -> T
     except ImportError:
         if asked is None:  # the variables are everybody's and may not be meant for us
             return None
-        raise SettingInvalid("PERDURE_TRACES needs the extra otel: pip install 'perdure[otel]'") from None
+        raise ExtraMissing("PERDURE_TRACES needs the extra otel: pip install 'perdure[otel]'") from None
     return Traces(events, parent)

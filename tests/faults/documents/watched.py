@@ -117,6 +117,7 @@ patched = indexing
 patched.embedder = lambda: ListenedEmbedder(embedder())
 patched.BATCH = int(os.environ.get(BATCH_VARIABLE, BATCH))
 document.extract.backoff_s = 0.1
+document.extract.sandbox = False  # it writes down where it is
 document.extract.stall = float(os.environ.get(STALL_VARIABLE, document.STALL_S))
 
 app = Perdure(os.environ.get(STORE_VARIABLE, "sqlite:///not-opened.db"), pipelines=[document.documents])

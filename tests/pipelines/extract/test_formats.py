@@ -8,6 +8,7 @@ import pytest
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import Part, anchor_at, anchors, extract, join, open_reader, summarise
+from perdure.pipelines.extract.caps import ATTRIBUTES_MAX
 from perdure.pipelines.extract.charset import decode, decode_markup
 from perdure.pipelines.extract.language import language_of
 from perdure.pipelines.extract.markup import parse_html, to_markdown
@@ -40,6 +41,18 @@ def markdown(html: str) -> str:
 )  # fmt: skip
 def test_markup(html: str, expected: str) -> None:
     assert markdown(html) == expected
+
+
+def test_a_tag_has_a_most_of_attributes_however_they_are_written() -> None:
+    many = [f"a{n}" for n in range(ATTRIBUTES_MAX + 1)]
+    for between in (" ", "/", "='>' ", '="a b=c>" ', "=1\n", "\t=\f' '/", "= =<\r"):
+        paragraph = parse_html(f"<p {between.join(many[:-1])}>x").find(".//p")
+        assert paragraph is not None
+        assert len(paragraph.attrib) == ATTRIBUTES_MAX
+        with pytest.raises(Permanent, match="attributes") as refused:
+            parse_html(f"<p {between.join(many)}>x")
+        assert refused.value.code == "document_bomb"
+    assert markdown("<a b=1>c</a> " * (ATTRIBUTES_MAX + 1)).startswith("c c c")
 
 
 def test_sections_follow_the_main_headings() -> None:

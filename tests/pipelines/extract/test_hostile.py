@@ -82,6 +82,12 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "streams without an end": ("document_corrupt", hostile.open_streams),
     "deep html": ("document_bomb", lambda: b"<!doctype html>" + deep(100_000)),
+    "many attributes": (
+        "document_bomb",
+        lambda: (
+            b"<!doctype html><p " + b" ".join(b"a%d='>'" % n for n in range(200_000)) + b">x</p><p>after</p>"
+        ),
+    ),
     "deep epub": ("document_bomb", lambda: epub([chapter(deep(100_000))])),
     "deep docx": ("document_bomb", lambda: docx(b"<w:sdt>" * 100_000 + b"</w:sdt>" * 100_000)),
     "deep mail": ("document_bomb", hostile.nested_mail),
@@ -115,6 +121,16 @@ READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "html line of 10 MB": ("word word", lambda: b"<!doctype html><p>" + LONG_LINE),
     "markdown line of 10 MB": ("# word", lambda: b"# " + LONG_LINE),
     "many comments": ("y y", lambda: b"<!doctype html><p>" + b"<!-- x -->y " * 200_000),
+    "levels that are no numbers": (
+        "text",
+        lambda: docx(
+            b"".join(
+                b'<w:p><w:pPr><w:outlineLvl w:val="%b"/><w:numPr><w:ilvl w:val="%b"/><w:numId w:val="1"/></w:numPr>'
+                b"</w:pPr><w:r><w:t>text</w:t></w:r></w:p>" % (level, level)
+                for level in ("²".encode(), b"9" * 5_000)
+            )
+        ),
+    ),
     "many elements": ("a\n\na", lambda: b"<!doctype html>" + b"<p>a</p>" * 30_000),
     "xxe in epub": (
         "before &leak; after",

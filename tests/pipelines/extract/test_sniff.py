@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,27 @@ def test_an_archive_whose_head_does_not_tell(tmp_path: Path) -> None:
     path.write_bytes(hostile.zipped([*OFFICE, ("word/document.xml", b"")], method=0))
     assert sniff(path.read_bytes()[:4096]) == "application/zip"
     assert sniff_file(path) == DOCX
+
+
+@pytest.mark.parametrize("members", [5_000, 300_000])
+def test_an_archive_is_asked_for_few_members(
+    members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server asks, in its event loop: a list of a million members held it for seconds."""
+    opened: list[object] = []
+    read = zipfile.ZipFile._RealGetContents  # type: ignore[attr-defined]
+
+    def noted(archive: zipfile.ZipFile) -> None:
+        opened.append(archive)
+        read(archive)
+
+    monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", noted)
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, *[0] * 8, 1, *[0] * 6) + b"a"
+    directory = entry * members
+    end = struct.pack(
+        "<4s4H2LH", b"PK\5\6", 0, 0, members % 65536, members % 65536, len(directory), 70_000, 0
+    )
+    path = tmp_path / "a.zip"
+    path.write_bytes(b"PK\3\4" + bytes(69_996) + directory + end)
+    assert sniff_file(path) == "application/zip"
+    assert bool(opened) == (members == 5_000)

@@ -11,16 +11,16 @@ from perdure.pipelines.image.variants import Variant, preview, variants
 images = Pipeline("images", attempts=3)
 
 
-@images.stage(isolate=True, timeout=60, memory_mb=1024)
+@images.stage(isolate=True, sandbox=True, timeout=60, memory_mb=1024)
 def facts(doc: Document) -> Facts:
     return facts_of(doc.path)
 
 
-@images.stage(isolate=True, timeout=60, memory_mb=1024)
+@images.stage(isolate=True, sandbox=True, timeout=60, memory_mb=1024)
 def copies(doc: Document) -> list[Variant]:
     return list(variants(doc.path))
 
 
-@images.stage(isolate=True, timeout=60, memory_mb=1024)
+@images.stage(isolate=True, sandbox=True, timeout=60, memory_mb=1024)
 def description(doc: Document) -> vision.Described:
     return vision.describe(preview(doc.path))

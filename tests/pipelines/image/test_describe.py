@@ -57,7 +57,7 @@ def said(content: Any) -> Fault:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
     policy = World().policy("vision", retries=3)
-    monkeypatch.setattr(module, "policy", lambda: policy)
+    monkeypatch.setattr(module, "policy", lambda google=False: policy)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with OpenAIServer() as running:
         running.always = said(SEEN)
@@ -236,6 +236,22 @@ def test_the_policy_is_like_that_of_openai_with_a_state_of_its_own() -> None:
 
     assert (policy.name, policy.retries, policy.attempt_s) == ("vision", like.retries, 600)
     assert policy.dependency is not like.dependency
+
+
+def test_a_service_of_google_is_called_with_the_numbers_of_google_vision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOOGLE_VISION_RETRY_MAX", "7")
+    presets.google_vision.cache_clear()
+    module.policy.cache_clear()
+    try:
+        google = "https://generativelanguage.googleapis.com/v1beta/openai"
+        assert module.Vision(google, "m")._policy.retries == 7
+        for other in ("https://api.openai.com/v1", "https://notgoogleapis.com/v1"):
+            assert module.Vision(other, "m")._policy.retries == presets.openai().retries
+    finally:
+        presets.google_vision.cache_clear()
+        module.policy.cache_clear()
 
 
 def test_only_known_fields_of_limited_length_are_kept() -> None:

@@ -287,6 +287,10 @@ def test_a_bomb_is_found_before_it_is_decoded() -> None:
         assert refused(png(width, height, 8, 2, rows)) == "image_bomb"
 
 
+def test_very_many_rows_are_refused_however_short_they_are() -> None:
+    assert refused(png(1, 16_777_223, 8, 0, b"")) == "image_bomb"
+
+
 def test_the_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     source = stored(Image.new("L", (101, 100)))
     monkeypatch.setenv("PERDURE_IMAGE_PIXELS_MAX", "10100")

@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
     policy = Policy(
         "vision", retries=3, dependency=Dependency("vision", limiter=Calm()), timing=Timing(asleep=at_once)
     )
-    monkeypatch.setattr(module, "policy", lambda: policy)
+    monkeypatch.setattr(module, "policy", lambda google=False: policy)
     with OpenAIServer() as server:
         monkeypatch.setenv("PERDURE_VISION_URL", server.url)
         yield server
@@ -82,6 +82,17 @@ def test_an_image_is_described_made_smaller_and_found(store_url: str, server: Op
         assert (known["width"], known["height"], known["orientation"]) == (64, 40, "landscape")
         assert [hit.document_id for hit in app.search("four fields")] == [id_]
         assert len(server.requests) == 1
+
+
+def test_a_service_that_refuses_us_degrades_at_once(store_url: str, server: OpenAIServer) -> None:
+    server.always = Fault(status=401)
+    with trial(images, store=store_url) as app:
+        id_ = app.add(data=picture(), pipeline=images).id
+        drain(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
+        assert len(server.requests) == 2  # the image, and the job that would have repaired it
+        refused = [one for one in app.attempts(id_) if one.error_code is not None]
+        assert {one.error_code for one in refused} <= {"call_unauthorized"}
 
 
 def test_without_a_service_it_is_done_and_degraded_and_repaired_later(

@@ -130,3 +130,13 @@ def test_an_outage_degrades_and_is_made_good_later(
         assert not any(one.degraded for one in children(app, "mail-thread"))
         drain(app)
         assert len(server.requests) - asked == 2
+
+
+def test_a_service_that_refuses_us_is_asked_once_for_each_thread(server: OpenAIServer) -> None:
+    server.always = Fault(401)
+    with trial(mails) as app:
+        process(app, mbox(*BOX))
+        drain(app)
+        asked = len(server.requests)
+        assert {method for method, *_ in methods(app)} == {"extractive"}
+        assert asked == 2 * len(methods(app))  # the thread, and the job that would have repaired its summary

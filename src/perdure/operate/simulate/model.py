@@ -18,6 +18,7 @@ class Model:
     )
     latency_s: float = 0.05  # of an answer beside queueing
     noise: float = 0.0  # share of requests that fail at any time, without any fault
+    flicker: float = 0.0  # share of requests that fail in the fault, however few these are
     retries: int = 4
     base_s: float = 0.1
     cap_s: float = 10.0
@@ -25,6 +26,7 @@ class Model:
     share: float = 0.3  # of the capacity that is left in the fault; 0: an outage, connections are refused
     begin_s: float = 30.0  # when the fault begins
     end_s: float = 150.0  # calls that begin until then are measured
+    slots: int = 6  # jobs at a time, of each client that is a worker
     tries: int = 5  # of a job
     again_s: tuple[float, float] = (20.0, 40.0)  # a job whose call failed is tried again after this
 
@@ -33,9 +35,15 @@ class Model:
         """When the fault is over."""
         return self.begin_s + self.fault_s
 
+    def flickers(self, now_s: float) -> float:
+        """The share of requests that fails now."""
+        return self.flicker if self.flicker and self.begin_s <= now_s < self.over_s else 0.0
+
     @property
     def fault(self) -> str:
         """The fault in words."""
+        if self.flicker:
+            return f"flicker of {self.flicker * 100:.3g} % for {self.fault_s:.3g} s"
         if self.share > 0:
             return f"brown-out to {self.share * 100:.3g} % for {self.fault_s:.3g} s"
         return f"outage of {self.fault_s:.3g} s"

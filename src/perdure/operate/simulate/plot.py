@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from perdure.errors import SettingInvalid
+from perdure.errors import ExtraMissing, SettingInvalid
 from perdure.operate.simulate.chart import Chart, Label, Shape, chart
 from perdure.operate.simulate.experiment import Found
 
@@ -26,7 +26,7 @@ def check(path: Path) -> None:
             import PIL  # noqa: F401
         except ImportError:
             hint = "install it with: pip install 'perdure[plot]', or name the file .svg, which needs nothing"
-            raise SettingInvalid(f"--plot {path}: a PNG needs Pillow; {hint}") from None
+            raise ExtraMissing(f"--plot {path}: a PNG needs Pillow; {hint}") from None
 
 
 def write(path: Path, found: Sequence[Found]) -> None:

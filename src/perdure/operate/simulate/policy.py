@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
+from perdure.calls.dependency import Dependency
 from perdure.calls.limiter import Limiter
 from perdure.core.frozen import frozen
-
-if TYPE_CHECKING:
-    from perdure.operate.simulate.world import Call
 
 Rand = Callable[[], float]
 
@@ -56,12 +52,12 @@ WORDS = {
 class Client:
     """One process and what it knows of the service."""
 
-    __slots__ = ("breaker", "budget", "held", "limiter", "ramp", "releasing")
+    __slots__ = ("breaker", "budget", "dependency", "limiter")
 
-    def __init__(self, policy: Policy, rand: Rand) -> None:
+    def __init__(self, policy: Policy, rand: Rand, fleet: bool = False) -> None:
         self.budget = Budget() if policy.budget else None
         self.breaker = Breaker(rand=rand) if policy.breaker else None
         self.limiter = Limiter() if policy.limiter else None
-        self.held: deque[Call] = deque()  # jobs that wait for the service to be back
-        self.ramp = 0.0  # jobs per second that are let go when it is
-        self.releasing = False
+        self.dependency: Dependency | None = None  # of a worker that tells others what it learns
+        if fleet:
+            self.dependency = Dependency("service", self.budget, self.limiter, self.breaker)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import log
 
 from perdure.calls.breaker import Ticket
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import PATIENCE_S
+from perdure.calls.run import LATENCY_WEIGHT, LOOK_S, PATIENCE_S, SOON_S, TURN_S
+from perdure.core.outcome import ACCIDENT, FLICKER_MS_MAX, FLICKERS_MAX
+from perdure.operate.simulate.fleet import Fleet
 from perdure.operate.simulate.model import Model
 from perdure.operate.simulate.policy import Client, Policy
 from perdure.operate.simulate.service import Service
 
-#: Jobs that were held are let go at a tenth of the usual rate first, then half as many again each second.
-RAMP_START, RAMP_RISE, RAMP_TOP = 0.1, 1.5, 1.2
-#: Held jobs look this often whether a probe that is under way has come back.
-LOOK_S = 0.25
+#: Workers tell each other what they learned, and the store lends what it holds, this often.
+EVERY_S = 1.0
 #: Jobs that cannot end stop the run after so many times as long as all their tries may take.
 ROUNDS = 2
 
@@ -25,7 +26,10 @@ ROUNDS = 2
 class Call:
     """One operation; with jobs, one job and the call it makes."""
 
-    __slots__ = ("arrived_s", "client", "measured", "requests", "retries", "ticket", "tries")
+    __slots__ = (
+        "arrived_s", "client", "given_back", "lent", "measured", "placed", "requests", "retries", "sent_s", "ticket",
+        "tries", "waiting_s",
+    )  # fmt: skip
 
     def __init__(self, client: Client, now_s: float, measured: bool) -> None:
         self.client = client
@@ -33,8 +37,13 @@ class Call:
         self.measured = measured
         self.retries = 0  # of this try
         self.requests = 0
+        self.sent_s = 0.0  # the last of these
         self.tries = 0  # that were charged
         self.ticket: Ticket | None = None
+        self.given_back = 0  # times, without a charge
+        self.lent = False  # it may go although the service is held
+        self.waiting_s = 0.0  # since when, for a turn; 0: not
+        self.placed = False  # it has a slot
 
 
 Step = Callable[[Call, float], None]
@@ -47,13 +56,16 @@ class World:
         self.model, self.policy, self.jobs = model, policy, jobs
         self.rand = random.Random(seed).random
         self.service = Service(model)
-        self.clients = [Client(policy, self.rand) for _ in range(model.clients)]
+        self.fleet = Fleet() if jobs and policy.shared else None
+        self.clients = [Client(policy, self.rand, self.fleet is not None) for _ in range(model.clients)]
         self.jitter = FullJitter(model.base_s, model.cap_s)
         self.events: list[tuple[float, int, Step, Call]] = []
         self.number = 0
         self.sent: list[float] = []  # when each request went out
         self.answers: list[float] = []  # when each answer came that somebody waited for
         self.calls: list[tuple[float, float | None]] = []  # of measured ones: arrived, took (None: failed)
+        self.queued: deque[Call] = deque()  # jobs that wait for a slot
+        self.free = [client for client in self.clients for _ in range(model.slots)] if self.fleet else []
         self.live = 0  # measured ones that have not ended
         self.killed = 0
         self.requests = 0  # of measured ones
@@ -63,6 +75,10 @@ class World:
         model, events = self.model, self.events
         limit_s = model.end_s + ROUNDS * model.tries * model.again_s[1]
         arrive_s = 0.0
+        if self.fleet is not None:
+            for client in self.clients:
+                self._at(EVERY_S * self.rand(), self._exchange, Call(client, 0.0, False))
+            self._at(EVERY_S, self._sweep, Call(self.clients[0], 0.0, False))
         while True:
             arrive_s -= log(1 - self.rand()) / model.rate
             while events and events[0][0] <= arrive_s:
@@ -76,11 +92,38 @@ class World:
         measured = now_s <= self.model.end_s
         self.live += measured
         client = self.clients[int(self.rand() * len(self.clients))]
-        call = Call(client, now_s, measured)
-        if client.held:
-            client.held.append(call)
-        else:
+        self._begin(Call(client, now_s, measured), now_s)
+
+    def _begin(self, call: Call, now_s: float) -> None:
+        """Start a call; a job is held while the service is down, and waits for a free slot."""
+        fleet = self.fleet
+        if fleet is None:
             self._start(call, now_s)
+        elif fleet.down and not call.lent:
+            fleet.held.append(call)
+        else:
+            self.queued.append(call)
+            self._fill(now_s)
+
+    def _fill(self, now_s: float) -> None:
+        """Hand queued jobs to workers with a free slot."""
+        fleet = self.fleet
+        while fleet is not None and self.queued and self.free:
+            call = self.queued.popleft()
+            if fleet.down and not call.lent:
+                fleet.held.append(call)
+                continue
+            call.client = self.free.pop(int(self.rand() * len(self.free)))
+            call.placed = True
+            fleet.started += 1
+            self._start(call, now_s)
+
+    def _leave(self, call: Call, now_s: float) -> None:
+        """Give the slot of a job back."""
+        if self.fleet is not None and call.placed:
+            call.placed = False
+            self.free.append(call.client)
+            self._fill(now_s)
 
     def _at(self, at_s: float, step: Step, call: Call) -> None:
         self.number += 1
@@ -91,17 +134,24 @@ class World:
     def _start(self, call: Call, now_s: float) -> None:
         """Ask breaker and limiter, then send, now or at the turn that was given."""
         breaker, limiter = call.client.breaker, call.client.limiter
-        if breaker is not None and breaker.troubled:
+        if breaker is not None and breaker.troubled and not call.lent:
             call.ticket = breaker.admit(now_s)
             if call.ticket is None:
                 self._refused(call, now_s)
                 return
-        longest_s = PATIENCE_S if call.retries or not self.jobs else None
+        longest_s = (
+            LOOK_S if self.fleet is not None else PATIENCE_S if call.retries or not self.jobs else None
+        )
         wait_s = 0.0 if limiter is None else limiter.ask(now_s, longest_s)
         if limiter is not None and wait_s > (longest_s or limiter.max_wait_s):
             if call.ticket is not None and breaker is not None:
                 breaker.left(now_s, call.ticket)
                 call.ticket = None
+            if self.fleet is not None:
+                call.waiting_s = call.waiting_s or now_s
+                if now_s - call.waiting_s < TURN_S:
+                    self._at(now_s + LOOK_S * (0.5 + self.rand()), self._start, call)
+                    return
             self._shed(call, now_s, wait_s)
         elif wait_s > 0:
             self._at(now_s + wait_s, self._send, call)
@@ -110,32 +160,51 @@ class World:
 
     def _send(self, call: Call, now_s: float) -> None:
         call.requests += 1
+        call.waiting_s = 0.0
+        call.sent_s = now_s
         self.sent.append(now_s)
+        if call.client.dependency is not None:
+            call.client.dependency.requests += 1
         ok, known_s = self.service.request(now_s)
-        if self.model.noise and self.rand() < self.model.noise:
+        noise = self.model.noise + self.model.flickers(now_s)
+        if noise and self.rand() < noise:
             ok = False
         self._at(known_s, self._answered if ok else self._failed, call)
 
     def _answered(self, call: Call, now_s: float) -> None:
         client = call.client
+        if self.fleet is not None:
+            self.fleet.probed(True, now_s)
+        if client.dependency is not None:
+            client.dependency.successes += 1
+            client.dependency.stale[0] += now_s < client.dependency.epoch_s
+            client.dependency.latency_s += LATENCY_WEIGHT * (
+                now_s - call.sent_s - client.dependency.latency_s
+            )
         if client.budget is not None:
             client.budget.earn()
         if client.limiter is not None:
             client.limiter.succeeded(now_s)
         if client.breaker is not None:
-            client.breaker.succeeded(now_s, probe=call.ticket is not None and call.ticket.probe)
+            probe = call.lent or (call.ticket is not None and call.ticket.probe)
+            client.breaker.succeeded(now_s, probe=probe)
         self.answers.append(now_s)
         self._ended(call, now_s, ok=True)
 
     def _failed(self, call: Call, now_s: float) -> None:
         """Try again, if retries, breaker and budget allow it."""
         client = call.client
+        if client.dependency is not None:
+            client.dependency.missed(now_s)
+            client.dependency.stale[1] += now_s < client.dependency.epoch_s
         if client.breaker is not None:
             client.breaker.failed(now_s, probe=call.ticket is not None and call.ticket.probe)
             call.ticket = None
         if client.limiter is not None:
             client.limiter.failed(now_s)
-        if not self.policy.retry or call.retries >= self.model.retries:
+        if self._probe_failed(call):
+            self._refused(call, now_s)
+        elif not self.policy.retry or call.retries >= self.model.retries:
             self._given_up(call, now_s)
         elif client.breaker is not None and client.breaker.state == "open":
             self._refused(call, now_s)
@@ -145,10 +214,30 @@ class World:
             self._at(now_s + self.jitter.delay_s(call.retries, self.rand), self._start, call)
             call.retries += 1
 
+    def _probe_failed(self, call: Call) -> bool:
+        """Whether the one that was to find out found that the service is still away."""
+        state, fleet = call.client.dependency, self.fleet
+        return (
+            call.lent
+            and fleet is not None
+            and fleet.ramp_s is None
+            and state is not None
+            and state.share == 1
+        )
+
     # --- endings, and the job around it ------------------------------------------------------------
 
     def _given_up(self, call: Call, now_s: float) -> None:
-        """The call failed; a job is charged for it and tried again, a limited number of times."""
+        """The call failed; a job is charged for it and tried again, a limited number of times. Workers of a fleet
+        charge nothing as long as chance explains it, and try again in seconds."""
+        if call.client.dependency is not None:
+            chance = call.client.dependency.chance(call.retries + 1)
+            if call.given_back < FLICKERS_MAX and pow(chance, call.given_back + 1) >= ACCIDENT:
+                soon_s = min(SOON_S * (0.5 + self.rand()) * 1.2**call.given_back, FLICKER_MS_MAX / 1000)
+                call.given_back += 1
+                self._at(now_s + soon_s, self._anew, call)
+                self._leave(call, now_s)
+                return
         call.tries += 1
         if not self.jobs or call.tries >= self.model.tries:
             self._ended(call, now_s, ok=False)
@@ -157,54 +246,50 @@ class World:
 
     def _shed(self, call: Call, now_s: float, wait_s: float) -> None:
         """The limiter has no turn soon enough; where the job layer asks it, the job is put off and not charged."""
-        if self.jobs and self.policy.shared:
+        if self.fleet is not None:
+            self._at(now_s + wait_s + SOON_S * self.rand(), self._anew, call)
+            self._leave(call, now_s)
+        elif self.jobs and self.policy.shared:
             self._again(call, now_s, wait_s)
         else:
             self._given_up(call, now_s)
 
     def _refused(self, call: Call, now_s: float) -> None:
-        """The breaker is open; where the job layer asks it, the job is held."""
-        if not (self.jobs and self.policy.shared):
+        """The breaker is open; where the job layer asks it, the job is held, and so are all others."""
+        if self.fleet is None:
             self._given_up(call, now_s)
             return
-        client = call.client
-        client.held.append(call)
-        if not client.releasing:
-            client.releasing = True
-            self._at(now_s + LOOK_S, self._release, call)
+        self.fleet.hold(now_s)
+        call.lent, call.retries = False, 0
+        self.fleet.held.append(call)
+        self._leave(call, now_s)
 
     def _again(self, call: Call, now_s: float, least_s: float) -> None:
         low_s, high_s = self.model.again_s
         self._at(now_s + max(least_s, low_s + (high_s - low_s) * self.rand()), self._anew, call)
+        self._leave(call, now_s)
 
     def _anew(self, call: Call, now_s: float) -> None:
-        call.retries = 0
-        if call.client.held:
-            call.client.held.append(call)
-        else:
-            self._start(call, now_s)
+        call.retries, call.lent, call.waiting_s = 0, False, 0.0
+        self._begin(call, now_s)
 
-    def _release(self, looked: Call, now_s: float) -> None:
-        """Lend one held job as a probe; once the service is back let them go, ever faster."""
-        client = looked.client
-        breaker = client.breaker
-        client.releasing = bool(client.held)
-        if breaker is None or not client.held:
-            return
-        wait_s = LOOK_S
-        if breaker.troubled:
-            client.ramp = 0.0
-        else:
-            usual = self.model.rate / self.model.clients
-            wait_s = 1 / (client.ramp or RAMP_START * usual)
-            client.ramp = min(RAMP_TOP * usual, RAMP_RISE**wait_s / wait_s)
-        if breaker.wait_s(now_s) == 0:
-            call = client.held.popleft()
-            call.retries = 0
-            self._start(call, now_s)
-        self._at(now_s + wait_s, self._release, looked)
+    # --- once a second -----------------------------------------------------------------------------
+
+    def _exchange(self, call: Call, now_s: float) -> None:
+        assert self.fleet is not None
+        self.fleet.exchange(id(call.client), call.client, now_s)
+        self._at(now_s + EVERY_S / 2, self._exchange, call)
+
+    def _sweep(self, clock: Call, now_s: float) -> None:
+        assert self.fleet is not None
+        lent = self.fleet.sweep(now_s)
+        for number, call in enumerate(lent):  # workers take them up one after the other
+            call.lent = True
+            self._at(now_s + EVERY_S * number / len(lent), self._begin, call)
+        self._at(now_s + EVERY_S, self._sweep, clock)
 
     def _ended(self, call: Call, now_s: float, ok: bool) -> None:
+        self._leave(call, now_s)
         if call.measured:
             self.live -= 1
             self.requests += call.requests

@@ -123,8 +123,8 @@ class _Body:
         if properties is None:
             return 0
         outline = properties.find(f"{W}outlineLvl")
-        if outline is not None and (outline.get(f"{W}val") or "9").isdigit():
-            return (int(outline.get(f"{W}val") or "9") + 1) % 10
+        if outline is not None and (level := _digit(outline.get(f"{W}val") or "9")) is not None:
+            return (level + 1) % 10
         return self._levels.get(value(properties, "pStyle"), 0)
 
     def _marker(self, properties: _Element | None) -> str:
@@ -133,7 +133,7 @@ class _Body:
             return ""
         depth = value(numbering, "ilvl")
         listed = value(numbering, "numId")
-        indent = "  " * min(int(depth) if depth.isdigit() else 0, 8)
+        indent = "  " * min(_digit(depth) or 0, 8)
         numbered = (depth or "0") in self._numbered.get(listed, ())
         return "" if listed == "0" else indent + ("1. " if numbered else "- ")
 
@@ -177,6 +177,11 @@ def _join(blocks: Iterable[str]) -> str:
             listed = re.match(r" *(?:- |1\. )", block) and out and re.match(r" *(?:- |1\. )", out[-1])
             out += ["\n" if listed else "\n\n", block] if out else [block]
     return "".join(out)
+
+
+def _digit(text: str) -> int | None:
+    """The level that a file names, 0 to 9; None for anything else."""
+    return int(text) if len(text) == 1 and "0" <= text <= "9" else None
 
 
 def _mark(text: str, properties: _Element | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from perdure.errors import Permanent
@@ -44,6 +45,11 @@ _LINE_END = re.compile(r" ?\n ?")
 _ITEM = re.compile(r"- |\d+\. ")
 _BAR = re.compile(r"(?<!\\)\|")
 _ESCAPED = re.compile(r"^(#{1,6} )", re.M)
+#: As the parser reads them; nothing is tried twice, so both take linear time.
+_ATTRIBUTE = re.compile(
+    r"""[^ \t\n\f\r/>][^ \t\n\f\r/>=]*+(?:[ \t\n\f\r]*+=[ \t\n\f\r]*+(?:"[^"]*+"|'[^']*+'|[^ \t\n\f\r>]*+))?+"""
+)
+_TAG = re.compile(rf"<[A-Za-z][^ \t\n\f\r/>]*+(?:[ \t\n\f\r/]*+{_ATTRIBUTE.pattern})*+")
 
 
 def parse_html(text: str) -> Element:
@@ -53,6 +59,7 @@ def parse_html(text: str) -> Element:
     data = text.encode(errors="replace")
     if len(data) > caps.MARKUP_BYTES_MAX:
         raise bomb(f"the page has {len(data)} bytes, at most {caps.MARKUP_BYTES_MAX} are read")
+    _check_attributes(text)
     # A walk past many comments takes time by the square of their number.
     parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     try:
@@ -66,6 +73,16 @@ def parse_html(text: str) -> Element:
     if any(too_much(entry.message or "") for entry in parser.error_log):
         raise bomb("the page is nested too deeply to be read whole")
     return root
+
+
+def _check_attributes(text: str) -> None:
+    """Permanent(document_bomb) for a tag with too many: the parser compares each with all others of its tag."""
+    most = caps.ATTRIBUTES_MAX
+    for tag in _TAG.finditer(text):
+        start, end = tag.span()
+        # each takes two characters at least, and the name of the tag counts as one
+        if end - start > 2 * most and any(islice(_ATTRIBUTE.finditer(text, start + 1, end), most + 1, None)):
+            raise bomb(f"a tag has more than {most} attributes")
 
 
 def to_markdown(root: Element, *, bare: bool = False) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 HEAD_BYTES = 64 * 1024
+MEMBER_LIST_BYTES_MAX = 1 << 20  # ten thousand members, which is the most that is read
 
 PDF = "application/pdf"
 EPUB = "application/epub+zip"
@@ -142,12 +143,18 @@ def _zip_kind(head: bytes) -> str:
 
 def zip_kind(path: Path) -> str:
     """What a zip file is, by its list of members."""
-    return _kind_of(_members(path))
+    with path.open("rb") as file:
+        return _kind_of(_members(file))
 
 
-def _members(source: Path | IO[bytes]) -> list[str]:
+def _members(file: IO[bytes]) -> list[str]:
+    """The names of the members; none if the list is broken, or longer than any of a document: whoever takes an upload
+    in asks, and a list may have millions."""
     try:
-        with zipfile.ZipFile(source) as archive:
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined] # as ZipFile reads it, or the two could differ
+        if end is None or end[zipfile._ECD_SIZE] > MEMBER_LIST_BYTES_MAX:  # type: ignore[attr-defined]
+            return []
+        with zipfile.ZipFile(file) as archive:
             return archive.namelist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, EOFError):
         return []

@@ -2,7 +2,8 @@
 
     found = describe(preview(path))         # found.metadata, found.degraded
 
-The service is called with the policy `vision`, whose numbers are those of `openai`. Its answer is believed only in its
+The service is called with the policy `vision`, whose numbers are those of `google_vision` for a service of Google and
+those of `openai` for any other. Its answer is believed only in its
 form: known fields of limited length are kept, everything else is dropped, and an answer without the form is asked for
 once more and then refused. Where no service is configured the answer is FALLBACK, which is also what a stage gives that
 cannot reach one.
@@ -16,6 +17,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from perdure.calls import Policy, presets
 from perdure.core.frozen import frozen
@@ -77,11 +79,12 @@ def vision(settings: Settings | None = None) -> Vision | None:
 
 
 @cache
-def policy() -> Policy:
-    """How the service is called: as `openai`, with a breaker, budget and limiter of its own."""
-    like = presets.openai()
+def policy(google: bool = False) -> Policy:
+    """How the service is called: with a breaker, budget and limiter of its own, and the numbers of a preset."""
+    like = presets.google_vision() if google else presets.openai()
+    attempt_s = presets.openai().attempt_s
     return Policy(
-        "vision", retries=like.retries, backoff=like.backoff, hint_cap_s=like.hint_cap_s, attempt_s=like.attempt_s
+        "vision", retries=like.retries, backoff=like.backoff, hint_cap_s=like.hint_cap_s, attempt_s=attempt_s
     )  # fmt: skip
 
 
@@ -92,6 +95,7 @@ class Vision:
         self.model = model
         self._url = f"{url.rstrip('/')}/chat/completions"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._policy = policy(google=f".{urlsplit(url).hostname}".endswith(".googleapis.com"))
 
     def describe(self, jpeg: bytes) -> Described:
         """What the service sees. Transient(answer_invalid) if it twice says nothing that can be used."""
@@ -102,9 +106,9 @@ class Vision:
         def ask() -> bytes:
             return client.post(self._url, json=asked, headers=self._headers).raise_for_status().content
 
-        with httpx2.Client(timeout=policy().attempt_s) as client:
+        with httpx2.Client(timeout=self._policy.attempt_s) as client:
             for left in reversed(range(ASKS_MAX)):
-                answer = policy().call(ask)
+                answer = self._policy.call(ask)
                 try:
                     return self._read(answer)
                 except Transient:
@@ -122,9 +126,9 @@ class Vision:
             answer = await client.post(self._url, json=asked, headers=self._headers)
             return answer.raise_for_status().content
 
-        async with httpx2.AsyncClient(timeout=policy().attempt_s) as client:
+        async with httpx2.AsyncClient(timeout=self._policy.attempt_s) as client:
             for left in reversed(range(ASKS_MAX)):
-                answer = await policy().acall(ask)
+                answer = await self._policy.acall(ask)
                 try:
                     return self._read(answer)
                 except Transient:

@@ -27,6 +27,7 @@ MEDIA_TYPES = {
     "AVIF": "image/avif", "HEIF": "image/heic", "TIFF": "image/tiff", "BMP": "image/bmp", "JPEG2000": "image/jp2",
     "PPM": "image/x-portable-anymap",
 }  # fmt: skip
+ROWS_MAX = 5_000_000  # each costs memory and time of its own, however short it is
 _TAIL_BYTES = 16
 _ENDS = {"image/jpeg": b"\xff\xd9", "image/png": b"IEND", "image/gif": b";"}
 _BOXED = {"image/avif", "image/heic", "image/jp2"}
@@ -81,10 +82,12 @@ def open_image(source: Path | str | bytes, pixels_max: int | None = None) -> Ite
 
 
 def check_size(size: tuple[int, int], pixels_max: int) -> None:
-    """Permanent(image_bomb) if it has more pixels than allowed, whatever its bytes."""
+    """Permanent(image_bomb) if it has more pixels or rows than allowed, whatever its bytes."""
     width, height = size
-    if width * height > pixels_max:
-        raise Permanent("image_bomb", f"{width} x {height} pixels, at most {pixels_max} are decoded")
+    if width * height > pixels_max or height > ROWS_MAX:
+        raise Permanent(
+            "image_bomb", f"{width} x {height} pixels, at most {pixels_max} are decoded, and {ROWS_MAX} rows"
+        )
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from perdure import Context, DependencyDown, Document, Gathered, Permanent, Pipe
 from perdure.core.chunk import Chunk, chunk_id
 from perdure.core.frozen import frozen
 from perdure.core.services import CONFIGURED
+from perdure.pipelines.bounds import SERVICE_S, STAGE_S
 from perdure.pipelines.embed import embedder, services, with_vectors
 from perdure.pipelines.image.describe import Described, adescribe, fallback, searchable, vision
 from perdure.pipelines.image.facts import Facts, facts
@@ -27,21 +28,22 @@ from perdure.settings import current
 
 QUEUE = "image-processing"
 IMAGE_MB = 2_048
-LOOK_S, VARIANTS_S, DESCRIBE_S = 300.0, 900.0, 3_000.0
+LOOK_S, VARIANTS_S = 300.0, 900.0
 #: What each process would import anew.
 MODULES = ("PIL.Image", "perdure.pipelines.image.facts", "perdure.pipelines.image.variants")
 
 CONFIGURED["vision"] = lambda: vision(current()) is not None
 
-generate_metadata = Pipeline("generate-metadata", queue=QUEUE)
-generate_variants = Pipeline("generate-variants", queue=QUEUE)
-generate_embeddings = Pipeline("generate-embeddings", queue=QUEUE)
+generate_metadata = Pipeline("generate-metadata", queue=QUEUE, fetched=True)
+generate_variants = Pipeline("generate-variants", queue=QUEUE, fetched=True)
+generate_embeddings = Pipeline("generate-embeddings", queue=QUEUE, fetched=True)
 generate_metadata.then = (generate_embeddings,)
 images = Pipeline(
     "image",
     queue=QUEUE,
     concurrency=lambda: current().image_concurrency,
     then=[generate_metadata, generate_variants, generate_embeddings],
+    fetched=True,
 )
 
 
@@ -62,7 +64,7 @@ class Text:
 # --- the image -------------------------------------------------------------------------------------
 
 
-@images.stage(isolate=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES)
+@images.stage(isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES)
 def look(doc: Document) -> Result[Facts]:
     """What can be known without any service; what is no image ends here."""
     found = facts(doc.path, private=current().image_private)
@@ -71,7 +73,7 @@ def look(doc: Document) -> Result[Facts]:
     return Result(found, rows=[Row("facts", data=asdict(found))], spawn=jobs)
 
 
-@images.stage
+@images.stage(timeout=STAGE_S)
 def complete(look: Facts, gathered: Gathered) -> dict[str, str]:
     """Every job of it is done; if one is not, neither is the image."""
     ended = {job.name: gathered.jobs.get(job.name, "lost") for job in images.then}
@@ -92,13 +94,15 @@ def _shown() -> str | None:
     return "jpeg" if vision(current()) is not None else None
 
 
-@generate_metadata.stage(isolate=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES, model=_shown)
+@generate_metadata.stage(
+    isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=LOOK_S, preload=MODULES, model=_shown
+)
 def show(doc: Document) -> bytes:
     """The picture that the service is shown; nothing while there is no service."""
     return preview(doc.path) if _shown() is not None else b""
 
 
-@generate_metadata.stage(needs=("vision",), timeout=DESCRIBE_S, model=lambda: current().vision_model)
+@generate_metadata.stage(needs=("vision",), timeout=SERVICE_S, model=lambda: current().vision_model)
 async def describe(doc: Document, show: bytes) -> Described:
     """What the service says of it."""
     if not show:
@@ -113,7 +117,7 @@ def pending() -> Described:
     return fallback()
 
 
-@generate_metadata.stage
+@generate_metadata.stage(timeout=STAGE_S)
 def record(doc: Document, describe: Described, input: Known) -> Result[dict[str, Any]]:
     """The record, and the text that it is found by."""
     found = describe.metadata.record()
@@ -125,7 +129,7 @@ def record(doc: Document, describe: Described, input: Known) -> Result[dict[str,
 # --- its variants ------------------------------------------------------------------------------------
 
 
-@generate_variants.stage(isolate=True, memory_mb=IMAGE_MB, timeout=VARIANTS_S, preload=MODULES)
+@generate_variants.stage(isolate=True, sandbox=True, memory_mb=IMAGE_MB, timeout=VARIANTS_S, preload=MODULES)
 def make(doc: Document, ctx: Context) -> list[Variant]:
     """All sizes and formats; one decoding serves them all, so they are made in one go."""
     made = list(variants(doc.path))
@@ -139,7 +143,7 @@ def make(doc: Document, ctx: Context) -> list[Variant]:
 # --- how it is found -----------------------------------------------------------------------------------
 
 
-@generate_embeddings.stage(model=lambda: embedder().name, needs=services)
+@generate_embeddings.stage(model=lambda: embedder().name, needs=services, timeout=SERVICE_S)
 async def embed(doc: Document, input: Text) -> Result[int]:
     """One chunk: the searchable text with its vector."""
     model, text = embedder(), input.text.strip()

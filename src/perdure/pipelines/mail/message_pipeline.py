@@ -13,6 +13,7 @@ from typing import Any
 from perdure import Context, Document, Pipeline, Row
 from perdure.core.chunk import Chunk
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, STAGE_S
 from perdure.pipelines.document import documents
 from perdure.pipelines.extract import MODULES
 from perdure.pipelines.extract.sniff import DOCX, EPUB, HTML, MAIL, MARKDOWN, PDF, TEXT, XML, sniff
@@ -20,6 +21,7 @@ from perdure.pipelines.indexing import index_chunks
 from perdure.pipelines.installed import image_pipeline
 from perdure.pipelines.mail.chunks import message_chunks
 from perdure.pipelines.mail.message import Attachment, Message, decode
+from perdure.pipelines.routing import COLLECTIONS
 from perdure.settings import current
 
 QUEUE = "mail"
@@ -40,7 +42,7 @@ messages = Pipeline(
 )
 
 
-@messages.stage(isolate=True, memory_mb=READ_MB, timeout=READ_S, reuse=REUSE, preload=MODULES)
+@messages.stage(isolate=True, sandbox=True, memory_mb=READ_MB, timeout=READ_S, reuse=REUSE, preload=MODULES)
 def read(doc: Document, ctx: Context) -> Message:
     """The message without the content of its attachments: what can be read of those become documents of their own."""
     found = decode(doc.data)
@@ -59,7 +61,7 @@ def _handed_on(ctx: Context, number: int, attachment: Attachment) -> dict[str, A
             data=attachment.data,
             name=attachment.name,
             meta=about,
-            collection="documents",
+            collection=COLLECTIONS.get(pipeline.name, "documents"),
         )
         ctx.emit(child)
     facts = {name: getattr(attachment, name) for name in ("name", "media_type", "size", "inline")}
@@ -93,7 +95,7 @@ def _headers(message: Message) -> Iterator[tuple[str, Any]]:
         yield name, [asdict(one) for one in getattr(message, name)]
 
 
-@messages.stage(version=cutting.VERSION)
+@messages.stage(version=cutting.VERSION, timeout=STAGE_S, isolate_from=CELL_BYTES, memory_mb=CHUNK_MB)
 def chunk(doc: Document, read: Message) -> list[Chunk]:
     """Passages of headers and text."""
     return message_chunks(read, doc.id, doc.content_hash)

@@ -18,6 +18,7 @@ from pathlib import Path
 from perdure import Context, Document, Gathered, Pipeline, Result, Row
 from perdure.core.frozen import frozen
 from perdure.engine.result import SpawnDocument
+from perdure.pipelines.bounds import STAGE_S
 from perdure.pipelines.mail.archive import read_entry
 from perdure.pipelines.mail.message_pipeline import QUEUE, messages
 from perdure.pipelines.mail.survey import Listed, Survey, batches, shape
@@ -41,6 +42,7 @@ mails = Pipeline(
     backoff_s=lambda: current().retry_job_base_delay_seconds,
     backoff_cap_s=lambda: current().retry_job_max_delay_seconds,
     then=[messages, threads],
+    fetched=True,
 )
 
 
@@ -71,7 +73,13 @@ class Account:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def survey(doc: Document, ctx: Context, previous: Survey | None) -> Survey:
     """Its messages and threads; of one that only grew, no more than its end is read."""
@@ -83,7 +91,13 @@ def survey(doc: Document, ctx: Context, previous: Survey | None) -> Survey:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def split(doc: Document, ctx: Context, survey: Survey, previous: list[str] | None) -> list[str]:
     """Each batch of messages is saved with the documents that it becomes; the identities of all there ever were."""
@@ -112,7 +126,13 @@ def _message(path: Path, one: Listed) -> SpawnDocument:
 
 
 @mails.stage(
-    isolate=True, memory_mb=ARCHIVE_MB, timeout=ARCHIVE_S, stall=STALL_S, preload=MODULES, lease_s=60
+    isolate=True,
+    sandbox=True,
+    memory_mb=ARCHIVE_MB,
+    timeout=ARCHIVE_S,
+    stall=STALL_S,
+    preload=MODULES,
+    lease_s=60,
 )
 def thread(
     doc: Document, ctx: Context, survey: Survey, gathered: Gathered, previous: Threaded | None
@@ -153,7 +173,7 @@ def _thread(talk: Talk) -> SpawnDocument:
     return threads.child(talk.id, json=talk, name=name, collection="threads", refresh=True)
 
 
-@mails.stage
+@mails.stage(timeout=STAGE_S)
 def close(survey: Survey, thread: Threaded, gathered: Gathered) -> Result[Account]:
     """The account of it all. Messages and threads that are dead are counted; they do not fail the archive."""
     letters = gathered.documents.get(messages.name, {})

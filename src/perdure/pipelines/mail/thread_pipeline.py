@@ -6,7 +6,6 @@ not in the archive, so that a message which cannot be decoded costs its thread s
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Any
 
@@ -16,14 +15,16 @@ from perdure.core.frozen import frozen
 from perdure.engine.codec import Codec
 from perdure.errors import Permanent
 from perdure.pipelines import chunk as cutting
+from perdure.pipelines.bounds import SERVICE_S, STAGE_S
 from perdure.pipelines.indexing import index_chunks
 from perdure.pipelines.mail.message import Message, decode
-from perdure.pipelines.mail.message_pipeline import QUEUE
+from perdure.pipelines.mail.message_pipeline import QUEUE, READ_MB, REUSE
 from perdure.pipelines.mail.summary import Outline, chat_endpoint, extractive
 from perdure.pipelines.mail.threads import Node
 from perdure.settings import current
 
-SUMMARISE_S = 3_000.0
+#: What each process would import anew.
+MODULES = ("perdure.pipelines.mail.summary", "pydantic")
 
 threads = Pipeline(
     "mail-thread",
@@ -71,13 +72,22 @@ def _model() -> str:
     return current().summary_model if current().summary_url else "extractive"
 
 
-@threads.stage(model=_model, needs=services, timeout=SUMMARISE_S)
+@threads.stage(
+    model=_model,
+    needs=services,
+    isolate_from=0,
+    memory_mb=READ_MB,
+    timeout=SERVICE_S,
+    reuse=REUSE,
+    preload=MODULES,
+)
 async def summarise(doc: Document, ctx: Context) -> Result[Outline]:
-    """In the words of the model that the settings name, or of the thread itself."""
-    talk, said = await asyncio.to_thread(_opened, doc)
+    """In the words of the model that the settings name, or of the thread itself. Messages are decoded here, so it runs
+    in a cell; one that is trusted, because it needs the key of the service."""
+    talk, said = _opened(doc)
     service = chat_endpoint(current())
     if service is None or not said:
-        return await asyncio.to_thread(_extracted, talk, said)
+        return _extracted(talk, said)
     key = ctx.idempotency_key()
     return _told(talk, said, await service.asummarise(said, idempotency_key=key))
 
@@ -123,9 +133,9 @@ def _told(talk: Talk, said: list[Message], outline: Outline, degraded: bool = Fa
     return Result(outline, rows=[Row("summary", data=row)])
 
 
-@threads.stage(version=cutting.VERSION)
+@threads.stage(version=cutting.VERSION, timeout=STAGE_S)
 def chunk(doc: Document, summarise: Outline) -> list[Chunk]:
-    """Subject and summary; nothing of a thread that is no more."""
+    """Subject and summary, a few thousand characters; nothing of a thread that is no more."""
     talk = talk_of(doc.data)
     if talk.superseded_by is not None:
         return []

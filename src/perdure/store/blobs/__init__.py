@@ -18,7 +18,7 @@ from perdure.store.blobs.base import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.blobs.checked import CheckedBlobs
 from perdure.store.blobs.directory import DirectoryBlobs
 from perdure.store.blobs.owning import own, take_over
-from perdure.store.blobs.s3 import S3Blobs
+from perdure.store.blobs.s3 import Guard, S3Blobs
 from perdure.store.blobs.table import TableBlobs
 
 __all__ = [
@@ -35,8 +35,11 @@ __all__ = [
 ]
 
 
-def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
-    """The blob store at `url` (`s3://bucket/prefix`, `file:///directory` or a path); without one, `default()`.
+def open_blobs(
+    url: str | None, default: Callable[[], Blobs], guard: Callable[[], Guard] | None = None
+) -> Blobs:
+    """The blob store at `url` (`s3://bucket/prefix`, `file:///directory` or a path); without one, `default()`. The
+    guard is made for a bucket only.
 
     Nothing is contacted yet: a wrong form is SettingInvalid here, an unreachable place fails at first use.
     """
@@ -51,7 +54,7 @@ def open_blobs(url: str | None, default: Callable[[], Blobs]) -> Blobs:
     except ValueError:
         raise wrong from None
     if parts.scheme == "s3":
-        return S3Blobs.from_url(url)
+        return S3Blobs.from_url(url, None if guard is None else guard())
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         return DirectoryBlobs(Path(unquote(parts.path)))
     if "://" not in url:

@@ -14,20 +14,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from perdure.errors import SettingInvalid, StoreUnavailable, address_shown
+from perdure.errors import (
+    DependencyDown,
+    ExtraMissing,
+    RetryLater,
+    SettingInvalid,
+    StoreUnavailable,
+    address_shown,
+)
 from perdure.store.blobs.base import UNAVAILABLE, changed, corrupt, hash_file, is_digest, missing, required
 from perdure.store.blobs.owning import MARK, Mark
 
 if TYPE_CHECKING:
     from obstore import GetResult
     from obstore.store import S3Config, S3Store
+
+T = TypeVar("T")
 
 #: Objects above this size are sent in parts of this size (S3 itself asks for at least 5 MiB).
 PART_BYTES = 8 * 1024 * 1024
@@ -36,8 +45,20 @@ PART_BYTES = 8 * 1024 * 1024
 PARTS_UNDERWAY = 4
 
 
+class Guard(Protocol):
+    """Repeats requests that fail, and keeps them back while the service is down. With one the client itself repeats
+    only pages of a listing and parts of an object, with these numbers: to begin again would cost too much there."""
+
+    retries: int
+    base_s: float
+    cap_s: float
+
+    async def upload(self, send: Callable[[], Awaitable[T]], in_parts: bool = False) -> T: ...
+    async def download(self, fetch: Callable[[], Awaitable[T]]) -> T: ...
+
+
 class S3Blobs:
-    """Blobs in a bucket, as `prefix/ab/ab12…`."""
+    """Blobs in a bucket, as `prefix/ab/ab12…`. Without a guard the client repeats by itself, `retries_max` times."""
 
     inside = beside = False
 
@@ -50,13 +71,19 @@ class S3Blobs:
         region: str | None = None,
         retries_max: int = 3,
         backoff_base_s: float = 1.0,
+        guard: Guard | None = None,
     ) -> None:
         self._prefix = f"{prefix.strip('/')}/".lstrip("/")
-        self._store = _client(bucket, endpoint, region, retries_max, backoff_base_s)
+        self._guard = guard
+        numbers = (retries_max, backoff_base_s, 10.0)
+        if guard is not None:
+            numbers = (guard.retries, guard.base_s, guard.cap_s)
+        self._patient = _client(bucket, endpoint, region, *numbers)
+        self._store = self._patient if guard is None else _client(bucket, endpoint, region, 0, 1.0, 1.0)
         self.where = f"s3://{bucket}/{self._prefix}"
 
     @classmethod
-    def from_url(cls, url: str) -> S3Blobs:
+    def from_url(cls, url: str, guard: Guard | None = None) -> S3Blobs:
         """The blobs at `s3://bucket/prefix?endpoint=…&region=…`; SettingInvalid for any other form."""
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -66,13 +93,14 @@ class S3Blobs:
                 f"{address_shown(url)!r} is not the address of a bucket: use s3://bucket/prefix?endpoint=URL&region=NAME"
                 + (f" (unknown: {', '.join(unknown)})" if unknown else "")
             )
-        return cls(parts.netloc, parts.path, endpoint=options.get("endpoint"), region=options.get("region"))
+        endpoint, region = options.get("endpoint"), options.get("region")
+        return cls(parts.netloc, parts.path, endpoint=endpoint, region=region, guard=guard)
 
     async def mark(self) -> Mark | None:
         with self._reported():
             try:
-                found = await self._store.get_async(f"{self._prefix}{MARK}")
-                return Mark.from_bytes(bytes(await found.bytes_async()), self.where)
+                found = await self._fetched(lambda: self._bytes(f"{self._prefix}{MARK}"))
+                return Mark.from_bytes(found, self.where)
             except FileNotFoundError:
                 return None
 
@@ -82,7 +110,8 @@ class S3Blobs:
         key, data = f"{self._prefix}{MARK}", mark.to_bytes()
         with self._reported():
             try:
-                await self._store.put_async(key, data, mode="overwrite" if over else "create")
+                mode: Any = "overwrite" if over else "create"
+                await self._sent(lambda: self._store.put_async(key, data, mode=mode))
             except AlreadyExistsError:
                 pass
             except BaseError:
@@ -90,15 +119,16 @@ class S3Blobs:
                 if over:
                     raise
                 if await self.mark() is None:
-                    await self._store.put_async(key, data)
+                    await self._sent(lambda: self._store.put_async(key, data))
         return await self.mark() or mark
 
     async def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
         with self._reported():
-            await self._store.put_async(
-                self._key(digest), data, chunk_size=PART_BYTES, max_concurrency=PARTS_UNDERWAY
-            )
+            if len(data) > PART_BYTES:
+                await self._sent_in_parts(digest, lambda: data)
+            else:
+                await self._sent(lambda: self._store.put_async(self._key(digest), data))
         return digest
 
     async def put_file(self, path: Path) -> tuple[str, int]:
@@ -111,17 +141,12 @@ class S3Blobs:
             await self.put(data)
             return digest, size
         with self._reported():
-            await self._store.put_async(
-                self._key(digest),
-                _read_again(path, digest),
-                chunk_size=PART_BYTES,
-                max_concurrency=PARTS_UNDERWAY,
-            )
+            await self._sent_in_parts(digest, lambda: _read_again(path, digest))
         return digest, size
 
     async def get(self, digest: str) -> bytes:
         with self._reported(digest):
-            data = bytes(await (await self._open(digest)).bytes_async())
+            data = await self._fetched(lambda: self._whole(digest))
         found = hashlib.sha256(data).hexdigest()
         if found != digest:
             raise corrupt(digest, found)
@@ -132,14 +157,20 @@ class S3Blobs:
 
     async def open_copy(self, digest: str, directory: Path) -> Path:
         partial = directory / f".{required(digest)}.{uuid.uuid4().hex}"
-        hashed = hashlib.sha256()
-        try:
-            with partial.open("xb") as file, self._reported(digest):
+
+        async def fetch() -> str:
+            hashed = hashlib.sha256()
+            with partial.open("wb") as file:  # from the beginning, whatever an earlier try left
                 async for piece in (await self._open(digest)).stream(min_chunk_size=PART_BYTES):
                     hashed.update(piece)
                     await asyncio.to_thread(file.write, piece)
-            if hashed.hexdigest() != digest:
-                raise corrupt(digest, hashed.hexdigest())
+            return hashed.hexdigest()
+
+        try:
+            with self._reported(digest):
+                found = await self._fetched(fetch)
+            if found != digest:
+                raise corrupt(digest, found)
             return partial.replace(directory / digest)
         finally:
             partial.unlink(missing_ok=True)
@@ -154,7 +185,7 @@ class S3Blobs:
     async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
         now = datetime.now(UTC)
         with self._reported():
-            async for objects in self._store.list(self._prefix or None, chunk_size=1000):
+            async for objects in self._patient.list(self._prefix or None, chunk_size=1000):
                 for each in objects:
                     digest = each["path"].rpartition("/")[2]
                     age_ms = _milliseconds(now - each["last_modified"])
@@ -172,14 +203,35 @@ class S3Blobs:
             return False
         with self._reported(digest):
             if age_ms is not None and older_than_ms > 0:
-                await self._store.copy_async(key, aside)
-                await self._store.delete_async(key)
+                await self._sent(lambda: self._store.copy_async(key, aside))
+                await self._sent(lambda: self._store.delete_async(key))
                 return True
-            await self._store.delete_async([key, aside] if older_than_ms == 0 else aside)
+            doomed = [key, aside] if older_than_ms == 0 else [aside]
+            await self._sent(lambda: self._store.delete_async(doomed))
         return True
 
     async def tidy(self, older_than_ms: int) -> int:
         return 0
+
+    async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
+        return await (send() if self._guard is None else self._guard.upload(send))
+
+    async def _fetched(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        return await (fetch() if self._guard is None else self._guard.download(fetch))
+
+    async def _sent_in_parts(self, digest: str, content: Callable[[], bytes | AsyncIterator[bytes]]) -> None:
+        def send() -> Awaitable[Any]:
+            return self._patient.put_async(
+                self._key(digest), content(), chunk_size=PART_BYTES, max_concurrency=PARTS_UNDERWAY
+            )
+
+        await (send() if self._guard is None else self._guard.upload(send, in_parts=True))
+
+    async def _bytes(self, key: str) -> bytes:
+        return bytes(await (await self._store.get_async(key)).bytes_async())
+
+    async def _whole(self, digest: str) -> bytes:
+        return bytes(await (await self._open(digest)).bytes_async())
 
     async def _open(self, digest: str) -> GetResult:
         try:
@@ -190,7 +242,7 @@ class S3Blobs:
     async def _age_ms(self, key: str) -> int | None:
         with self._reported():
             try:
-                head = await self._store.head_async(key)
+                head = await self._fetched(lambda: self._store.head_async(key))
             except FileNotFoundError:
                 return None
         return _milliseconds(datetime.now(UTC) - head["last_modified"])
@@ -216,42 +268,55 @@ class S3Blobs:
             if digest is not None:
                 raise missing(digest) from error
             raise self._unavailable(error) from error
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, DependencyDown, RetryLater) as error:
             raise self._unavailable(error) from error
 
 
 def _client(
-    bucket: str, endpoint: str | None, region: str | None, retries_max: int, backoff_base_s: float
+    bucket: str,
+    endpoint: str | None,
+    region: str | None,
+    retries_max: int,
+    backoff_base_s: float,
+    cap_s: float,
 ) -> S3Store:
     try:
+        from obstore.exceptions import BaseError
         from obstore.store import S3Store
     except ImportError as error:
-        raise SettingInvalid("blobs in S3 need an extra package: pip install 'perdure[s3]'") from error
+        raise ExtraMissing("blobs in S3 need an extra package: pip install 'perdure[s3]'") from error
 
     place: S3Config = {}
     if endpoint:
         place["endpoint"] = endpoint
     if region:
         place["region"] = region
-    return S3Store(
-        bucket,
-        config=place,
-        client_options={
-            "allow_http": bool(endpoint and endpoint.startswith("http://")),
-            "connect_timeout": timedelta(seconds=10),
-            "read_timeout": timedelta(seconds=30),
-            "timeout": timedelta(minutes=10),
-        },
-        retry_config={
-            "max_retries": retries_max,
-            "retry_timeout": timedelta(minutes=2),
-            "backoff": {
-                "init_backoff": timedelta(seconds=backoff_base_s),
-                "max_backoff": timedelta(seconds=10),
-                "base": 2,
+    try:
+        return S3Store(
+            bucket,
+            config=place,
+            client_options={
+                "allow_http": bool(endpoint and endpoint.startswith("http://")),
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": timedelta(seconds=30),
+                "timeout": timedelta(minutes=10),
             },
-        },
-    )
+            retry_config={
+                "max_retries": retries_max,
+                "retry_timeout": timedelta(minutes=2),
+                "backoff": {
+                    "init_backoff": timedelta(seconds=backoff_base_s),
+                    "max_backoff": timedelta(seconds=cap_s),
+                    "base": 2,
+                },
+            },
+        )
+    except BaseError as error:  # of several lines, of which the first says it
+        why = str(error).partition("\n")[0]
+        raise SettingInvalid(
+            f"the bucket {bucket} cannot be opened ({why}); set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or neither where the machine has a role"
+        ) from error
 
 
 async def _read_again(path: Path, digest: str) -> AsyncIterator[bytes]:

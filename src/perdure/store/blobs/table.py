@@ -35,6 +35,9 @@ SENDING = (
     "set_config('application_name', 'perdure sending', true)"
 )
 
+#: Puts at a time. One holds a connection for as long as its client sends, and whoever reads needs one, too.
+WRITES_MAX = 2
+
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 _HEAD_PUT = f"""
@@ -65,6 +68,7 @@ class TableBlobs:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
+        self._writing = asyncio.Semaphore(WRITES_MAX)
 
     async def mark(self) -> Mark | None:
         return None
@@ -172,7 +176,7 @@ class TableBlobs:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
         with _reported():
-            async with self._connect() as connection, transaction(connection):
+            async with self._writing, self._connect() as connection, transaction(connection):
                 yield connection
 
 

@@ -9,6 +9,8 @@ CREATE TABLE store (one int PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text NOT N
 INSERT INTO store (id) VALUES (replace(CAST(gen_random_uuid() AS text), '-', ''));
 
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+-- `silent_since_ms`: since when its event loop has stood still, told with its beat. `about`: its slots and whether its
+-- cells are in a sandbox, as JSON.
 CREATE TABLE worker (
   id          int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
@@ -18,7 +20,9 @@ CREATE TABLE worker (
   beat_ms     bigint NOT NULL,
   flush       bigint NOT NULL DEFAULT 0,
   idle        boolean NOT NULL DEFAULT false,
-  fenced      bigint NOT NULL DEFAULT 0
+  fenced      bigint NOT NULL DEFAULT 0,
+  silent_since_ms bigint,
+  about       text
 );
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
@@ -45,6 +49,10 @@ CREATE TABLE dependency (
   counted       bigint NOT NULL DEFAULT 0,
   counted_ms    bigint,
   tokens        double precision NOT NULL DEFAULT 10,
+  pace          text,
+  ramp_good     int NOT NULL DEFAULT 0,
+  ramp_bad      int NOT NULL DEFAULT 0,
+  ramp_waiting  int NOT NULL DEFAULT 0,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
@@ -87,9 +95,11 @@ CREATE TABLE slot (
   concurrency   int CHECK (concurrency > 0),
   rate_per_s    double precision CHECK (rate_per_s > 0),
   credit        double precision NOT NULL DEFAULT 1,
-  credit_ms     bigint NOT NULL DEFAULT 0
+  credit_ms     bigint NOT NULL DEFAULT 0,
+  had           text
 );
 
+-- From `stage` to `beat_ms`: as its job ended, whose row is pruned.
 CREATE TABLE document (
   org           text COLLATE "C" NOT NULL,
   id            text COLLATE "C" NOT NULL,
@@ -108,6 +118,11 @@ CREATE TABLE document (
   state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'dead', 'cancelled')),
   generation    int NOT NULL DEFAULT 1,
   degraded      boolean NOT NULL DEFAULT false,
+  stage         text,
+  attempts      int,
+  attempts_max  int,
+  claims        int,
+  beat_ms       bigint,
   error_code    text,
   error_message text,
   error_meta    text,
@@ -118,9 +133,10 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 ) WITH (fillfactor = 50);  -- its end is written beside it, on the same page
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_failed ON document (state, id) WHERE error_code IS NOT NULL;
-CREATE INDEX document_id ON document (id);
-CREATE INDEX document_collection ON document (org, collection, id);
+CREATE INDEX document_failed ON document (state, created_ms, id) WHERE error_code IS NOT NULL;
+CREATE INDEX document_created ON document (org, created_ms, id);
+CREATE INDEX document_collection ON document (org, collection, created_ms, id);
+CREATE INDEX document_finished ON document (org, finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
@@ -151,6 +167,7 @@ CREATE TABLE job (
   claims        int NOT NULL DEFAULT 0,
   postpones     int NOT NULL DEFAULT 0,
   postponed_ms  bigint NOT NULL DEFAULT 0,
+  flickers      int NOT NULL DEFAULT 0,
   releases      int NOT NULL DEFAULT 0,
   crashes       int NOT NULL DEFAULT 0,
   holds         int NOT NULL DEFAULT 0,
@@ -230,6 +247,7 @@ CREATE TABLE delivery (
 CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiting';
 CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
+CREATE INDEX delivery_dead ON delivery (org) WHERE state = 'dead';
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
 CREATE INDEX delivery_document ON delivery (org, document_id) WHERE state = 'sent';
 
@@ -271,10 +289,12 @@ CREATE TABLE attempt (
   delay_ms      bigint,
   why           text NOT NULL,
   requests      text,
+  traceback     text,
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 );
 
--- Dead documents: what it takes to list them and to group them by cause. Written with their end, gone when they go on.
+-- Dead documents and (`job` is its name) follow-up jobs: what it takes to list them and to group them by cause. Written
+-- with their end, gone when they go on.
 CREATE TABLE dead (
   org           text COLLATE "C" NOT NULL,
   document_id   text COLLATE "C" NOT NULL,
@@ -291,12 +311,15 @@ CREATE TABLE dead (
   generation    int NOT NULL,
   died_ms       bigint NOT NULL,
   exhausted     boolean NOT NULL DEFAULT false,
-  PRIMARY KEY (died_ms, org, document_id),
-  UNIQUE (document_id, org)
+  job           text COLLATE "C" NOT NULL DEFAULT '',
+  message       text,
+  PRIMARY KEY (died_ms, org, document_id, job, generation),
+  UNIQUE (document_id, org, job, generation)
 );
 CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id);
 CREATE INDEX dead_code ON dead (error_code, died_ms, org, document_id);
 CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
+CREATE INDEX dead_job ON dead (job, died_ms) WHERE job <> '';
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
@@ -370,6 +393,8 @@ CREATE TABLE act (
   flush text  -- client and number of the flush that it was part of: its answer is found by this
 );
 CREATE INDEX act_target ON act (target, id);
+-- What processes that nobody scrapes have counted, added up: a metric's name and labels as JSON.
+CREATE TABLE metric (name text PRIMARY KEY, value double precision NOT NULL);
 CREATE TABLE tally (name text PRIMARY KEY, value bigint NOT NULL);
 -- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
 -- found (`stuck`, `starved`, `last`).

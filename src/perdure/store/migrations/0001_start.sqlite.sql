@@ -3,6 +3,8 @@ CREATE TABLE store (one integer PRIMARY KEY DEFAULT 1 CHECK (one = 1), id text N
 INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));
 
 -- A process that writes here. `flush` counts its transactions: a retry that finds its number taken knows it was applied.
+-- `silent_since_ms`: since when its event loop has stood still, told with its beat. `about`: its slots and whether its
+-- cells are in a sandbox, as JSON.
 CREATE TABLE worker (
   id          integer PRIMARY KEY AUTOINCREMENT,
   kind        text NOT NULL CHECK (kind IN ('worker', 'client')),
@@ -12,7 +14,9 @@ CREATE TABLE worker (
   beat_ms     integer NOT NULL,
   flush       integer NOT NULL DEFAULT 0,
   idle        integer NOT NULL DEFAULT 0,
-  fenced      integer NOT NULL DEFAULT 0
+  fenced      integer NOT NULL DEFAULT 0,
+  silent_since_ms integer,
+  about       text
 );
 
 -- Served by workers without a gap since `served_ms`, up to `seen_ms`, when that was looked at last.
@@ -39,6 +43,10 @@ CREATE TABLE dependency (
   counted       integer NOT NULL DEFAULT 0,
   counted_ms    integer,
   tokens        real NOT NULL DEFAULT 10,
+  pace          text,
+  ramp_good     integer NOT NULL DEFAULT 0,
+  ramp_bad      integer NOT NULL DEFAULT 0,
+  ramp_waiting  integer NOT NULL DEFAULT 0,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
@@ -80,9 +88,11 @@ CREATE TABLE slot (
   concurrency   integer CHECK (concurrency > 0),
   rate_per_s    real CHECK (rate_per_s > 0),
   credit        real NOT NULL DEFAULT 1,
-  credit_ms     integer NOT NULL DEFAULT 0
+  credit_ms     integer NOT NULL DEFAULT 0,
+  had           text
 );
 
+-- From `stage` to `beat_ms`: as its job ended, whose row is pruned.
 CREATE TABLE document (
   org           text NOT NULL,
   id            text NOT NULL,
@@ -101,6 +111,11 @@ CREATE TABLE document (
   state         text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'dead', 'cancelled')),
   generation    integer NOT NULL DEFAULT 1,
   degraded      integer NOT NULL DEFAULT 0,
+  stage         text,
+  attempts      integer,
+  attempts_max  integer,
+  claims        integer,
+  beat_ms       integer,
   error_code    text,
   error_message text,
   error_meta    text,
@@ -111,9 +126,10 @@ CREATE TABLE document (
   CHECK ((state IN ('dead', 'cancelled')) = (error_code IS NOT NULL))
 );
 CREATE UNIQUE INDEX document_dedupe ON document (org, pipeline, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX document_failed ON document (state, id) WHERE error_code IS NOT NULL;
-CREATE INDEX document_id ON document (id);
-CREATE INDEX document_collection ON document (org, collection, id);
+CREATE INDEX document_failed ON document (state, created_ms, id) WHERE error_code IS NOT NULL;
+CREATE INDEX document_created ON document (org, created_ms, id);
+CREATE INDEX document_collection ON document (org, collection, created_ms, id);
+CREATE INDEX document_finished ON document (org, finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX document_parent ON document (org, parent_id, state) WHERE parent_id IS NOT NULL;
 CREATE INDEX document_blob ON document (blob) WHERE blob IS NOT NULL;
 
@@ -144,6 +160,7 @@ CREATE TABLE job (
   claims        integer NOT NULL DEFAULT 0,
   postpones     integer NOT NULL DEFAULT 0,
   postponed_ms  integer NOT NULL DEFAULT 0,
+  flickers      integer NOT NULL DEFAULT 0,
   releases      integer NOT NULL DEFAULT 0,
   crashes       integer NOT NULL DEFAULT 0,
   holds         integer NOT NULL DEFAULT 0,
@@ -221,6 +238,7 @@ CREATE TABLE delivery (
 CREATE INDEX delivery_due ON delivery (webhook, due_ms, id) WHERE state = 'waiting';
 CREATE INDEX delivery_order ON delivery (webhook, document_id, id) WHERE state = 'waiting';
 CREATE INDEX delivery_org ON delivery (org, id);
+CREATE INDEX delivery_dead ON delivery (org) WHERE state = 'dead';
 CREATE INDEX delivery_sent ON delivery (ended_ms) WHERE state = 'sent';
 CREATE INDEX delivery_document ON delivery (org, document_id) WHERE state = 'sent';
 
@@ -262,10 +280,12 @@ CREATE TABLE attempt (
   delay_ms      integer,
   why           text NOT NULL,
   requests      text,
+  traceback     text,
   PRIMARY KEY (org, document_id, job_key, generation, claim)
 ) WITHOUT ROWID;
 
--- Dead documents: what it takes to list them and to group them by cause. Written with their end, gone when they go on.
+-- Dead documents and (`job` is its name) follow-up jobs: what it takes to list them and to group them by cause. Written
+-- with their end, gone when they go on.
 CREATE TABLE dead (
   org           text NOT NULL,
   document_id   text NOT NULL,
@@ -282,13 +302,16 @@ CREATE TABLE dead (
   generation    integer NOT NULL,
   died_ms       integer NOT NULL,
   exhausted     integer NOT NULL DEFAULT 0,
-  PRIMARY KEY (died_ms, org, document_id),
-  UNIQUE (document_id, org)
+  job           text NOT NULL DEFAULT '',
+  message       text,
+  PRIMARY KEY (died_ms, org, document_id, job, generation),
+  UNIQUE (document_id, org, job, generation)
 ) WITHOUT ROWID;
 -- With all that groups are chosen by, so that they are counted without a look at the rows.
-CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id, collection, pipeline, queue, stage, error_type, error_code);
+CREATE INDEX dead_group ON dead (fingerprint, died_ms, org, document_id, collection, pipeline, queue, stage, error_type, error_code, job);
 CREATE INDEX dead_code ON dead (error_code, died_ms, org, document_id);
 CREATE INDEX dead_exhausted ON dead (collection, died_ms) WHERE exhausted;
+CREATE INDEX dead_job ON dead (job, died_ms) WHERE job <> '';
 
 -- Checkpoints. Written only together with a change of a job, whose foreign key vouches for the document.
 CREATE TABLE saved (
@@ -371,6 +394,8 @@ CREATE TABLE act (
   flush text  -- client and number of the flush that it was part of: its answer is found by this
 );
 CREATE INDEX act_target ON act (target, id);
+-- What processes that nobody scrapes have counted, added up: a metric's name and labels as JSON.
+CREATE TABLE metric (name text PRIMARY KEY, value real NOT NULL);
 CREATE TABLE tally (name text PRIMARY KEY, value integer NOT NULL);
 -- What the stuck sweeps counted since the store was made, by collection, status or type of error; and what the last one
 -- found (`stuck`, `starved`, `last`).

@@ -1,0 +1,115 @@
+"""What the store does for workers that call one service: what they tell each other, and whom it holds and lends.
+
+The decisions are those of the real store (`core.pace`, `core.fleet`, `core.ramp`) and of the real workers
+(`calls.fleet.learn`); only rows and transactions are left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from perdure.calls.fleet import EARLY_S, EVERY_S, Told, learn, report, told
+from perdure.core.fleet import TOKENS_MAX, tokens_left, usual
+from perdure.core.pace import CALM, held, observe
+from perdure.core.ramp import Ramp, probe_after_ms, ramp_start, turns
+from perdure.store.exchange import seen_of, shared_of
+
+if TYPE_CHECKING:
+    from perdure.operate.simulate.policy import Client
+    from perdure.operate.simulate.world import Call
+
+RECENT_S = 5.0
+
+
+class Fleet:
+    """The store of one fleet, as far as it knows a service."""
+
+    def __init__(self) -> None:
+        self.pace, self.tokens = CALM, TOKENS_MAX
+        self.rates: dict[int, tuple[float, float | None]] = {}  # by worker: when it reported, its limit
+        self.told: dict[int, tuple[float, Told]] = {}
+        self.nominal: float | None = None  # jobs a second that are usual
+        self.started = 0  # jobs, since this was counted last
+        self.down = False
+        self.held: deque[Call] = deque()
+        self.probes = 0
+        self.probe_s = 0.0
+        self.ramp_s: float | None = None  # since when it ramps
+        self.per_s = 1.0
+        self.lent_ms = 0
+        self.good = self.bad = self.waiting = 0
+
+    # --- what workers tell each other --------------------------------------------------------------
+
+    def exchange(self, number: int, client: Client, now_s: float) -> None:
+        """One worker reports and learns, as it does once a second."""
+        state = client.dependency
+        assert state is not None
+        was_s, before = self.told.get(number, (now_s - EVERY_S, Told(tokens=TOKENS_MAX)))
+        now = told(state)
+        early = now.failures == before.failures and now_s - was_s < EVERY_S - EARLY_S
+        if not state.troubled and not self.down and (now == before or early):
+            return
+        said = report(state, number, before, now, now_s, now_s - was_s)
+        self.rates[number] = (now_s, said.rate)
+        rates = [rate for seen_s, rate in self.rates.values() if now_s - seen_s < RECENT_S]
+        self.tokens = tokens_left(self.tokens, said.spent, said.earned, len(rates))
+        now_ms, phase = int(now_s * 1000), self.pace.phase
+        if self.down and self.ramp_s is None:
+            self.pace = held(self.pace, now_ms)
+        else:
+            self.pace = observe(self.pace, seen_of(said, self.tokens, rates), now_ms)
+        self.tokens = TOKENS_MAX if self.pace.phase != phase else self.tokens
+        if self.ramp_s is not None:
+            self.good, self.bad = self.good + said.successes, self.bad + said.failures
+        shared = shared_of(
+            now_ms, 1 if self.down else None, "away", self.tokens, self.pace,
+            None if self.ramp_s is None else 1, rates,
+        )  # fmt: skip
+        learn(state, shared, now.tokens, now_s)
+        now.tokens = shared.tokens
+        self.told[number] = (now_s, now)
+
+    # --- whom it holds and lends ---------------------------------------------------------------------
+
+    def hold(self, now_s: float) -> None:
+        """A breaker opened; one that is down is left as it is."""
+        if not self.down:
+            self.down, self.probes, self.ramp_s = True, 0, None
+            self.probe_s = now_s + probe_after_ms(0) / 1000
+
+    def probed(self, ok: bool, now_s: float) -> None:
+        """What came of a job that was lent."""
+        if not self.down or self.ramp_s is not None:
+            return
+        if ok:
+            self.ramp_s, self.per_s, self.lent_ms = now_s, ramp_start(self.nominal), int(now_s * 1000)
+            self.good = self.bad = self.waiting = 0
+
+    def sweep(self, now_s: float) -> list[Call]:
+        """Once a second: the jobs that may go now although the service is down."""
+        if not self.down:
+            self.nominal = usual(self.nominal, self.started, int((now_s - 1) * 1000), int(now_s * 1000))
+        self.started = 0
+        if not self.down or not self.held:
+            self.down = self.down and self.ramp_s is None
+            return []
+        if self.ramp_s is None:
+            if now_s < self.probe_s:
+                return []
+            self.probes += 1
+            self.probe_s = now_s + probe_after_ms(self.probes) / 1000
+            return [self.held.popleft()]
+        came = max(0, len(self.held) - self.waiting) if self.waiting else 0
+        ramp = Ramp(self.per_s, now_s - self.ramp_s, self.good, self.bad, came)
+        if ramp.lost(self.pace.share):
+            self.ramp_s, self.probes = None, ramp.probes(self.probes)
+            self.probe_s = now_s + probe_after_ms(self.probes) / 1000
+            return []
+        self.per_s = ramp.step(now_s - self.lent_ms / 1000, self.nominal, self.pace.share)
+        number, self.lent_ms = turns(self.per_s, self.lent_ms, int(now_s * 1000))
+        self.bad, self.good, self.waiting = (0 if self.good else self.bad), 0, max(0, len(self.held) - number)
+        if number >= len(self.held):
+            self.down, number = False, len(self.held)
+        return [self.held.popleft() for _ in range(number)]

@@ -1,0 +1,171 @@
+"""While several organisations ask, none has all of the server's time; one that is alone waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.api import turns
+from perdure.api.turns import AT_ONCE, TURN, Ending, Turns, pass_on
+from tests.api.server import Server
+
+
+class Asking:
+    """Requests that are held until they are ended."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.entered: list[tuple[str, dict[str, Any]]] = []
+
+    def ask(self, org: str) -> asyncio.Task[None]:
+        return asyncio.create_task(self._ask(org))
+
+    async def _ask(self, org: str) -> None:
+        scope: dict[str, Any] = {}
+        await self.turns.take(org, scope)
+        self.entered.append((org, scope))
+
+    def number(self, org: str) -> int:
+        return [each for each, _ in self.entered].count(org)
+
+    def end(self, org: str) -> None:
+        ended = next(one for one in self.entered if one[0] == org)
+        self.entered.remove(ended)
+        ended[1][TURN].end()
+
+
+def asking(work: Callable[[Asking], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def run() -> None:
+            async with asyncio.timeout(20):
+                await work(Asking(Turns(lambda: 0.0)))  # time stands still: all of them ask now
+
+        asyncio.run(run())
+
+    return test
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@asking
+async def test_who_is_alone_waits_for_nothing(one: Asking) -> None:
+    for _ in range(20):
+        one.ask("a")
+    await settle()
+
+    assert one.number("a") == 20
+
+
+@asking
+async def test_beside_others_two_requests_are_under_way(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    for _ in range(20):
+        one.ask("a")
+    await settle()
+    assert (one.number("a"), one.turns.waiting) == (AT_ONCE, 18)
+
+    one.ask("b")
+    one.ask("c")
+    await settle()
+    assert (one.number("b"), one.number("c")) == (2, 1)
+
+
+@asking
+async def test_the_next_has_its_turn_after_one_has_ended(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    tasks = [one.ask("a") for _ in range(9)]
+    for task in tasks:
+        await task
+        assert one.number("a") <= AT_ONCE
+        one.end("a")
+
+    assert one.turns.waiting == 0
+
+
+@asking
+async def test_a_request_that_takes_long_keeps_no_other_waiting(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    tasks = [one.ask("a") for _ in range(4)]
+    await asyncio.gather(*tasks)  # though none of them is ended
+
+    assert one.number("a") == 4
+
+
+@asking
+async def test_a_request_that_only_waits_passes_its_turn_on(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    tasks = [one.ask("a") for _ in range(9)]
+    for task in tasks:
+        await task
+        pass_on(one.entered[-1][1])
+
+    assert (one.number("a"), one.turns.waiting) == (9, 0)
+    pass_on({})  # of a route that needs no key
+
+
+@asking
+async def test_a_client_that_went_leaves_its_place(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    tasks = [one.ask("a") for _ in range(5)]
+    await settle()
+    tasks[2].cancel()
+    await settle()
+    assert one.turns.waiting == 2
+
+    for _ in range(AT_ONCE):
+        one.end("a")
+    tasks[3].cancel()  # perhaps when its turn has just come
+    await tasks[4]
+    assert one.turns.waiting == 0
+
+
+@asking
+async def test_nothing_is_remembered_of_who_asks_no_more(one: Asking) -> None:
+    for org in ("a", "b", "a"):
+        await one.ask(org)
+    for org in ("a", "b", "a"):
+        one.end(org)
+
+    assert one.turns._of == {}
+
+
+def test_a_request_that_fails_ends_its_turn() -> None:
+    ended: list[str] = []
+
+    class Turn:
+        def end(self) -> None:
+            ended.append("a")
+
+    async def fails(scope: Any, _: Any, __: Any) -> None:
+        scope[TURN] = Turn()
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        asyncio.run(Ending(fails)({}, None, None))  # type: ignore[arg-type]
+    assert ended == ["a"]
+
+
+def test_a_server_answers_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "COUNTS_S", 1000.0)  # each turn is given back when its request was answered
+    with Server(f"sqlite:///{tmp_path}/perdure.db") as server, ThreadPoolExecutor(16) as threads:
+        clients = [server.client(f"org-{n % 3}") for n in range(16)]
+        asked = [threads.submit(client.get, "/v3/documents") for client in clients for _ in range(5)]
+        asked += [threads.submit(client.get, "/v3/documents/none") for client in clients]
+        assert sorted({one.result().status_code for one in asked}) == [200, 404]
+
+        gate = server.app.state.gate
+        assert gate._turns.waiting == 0
+        assert gate._turns._of == {}

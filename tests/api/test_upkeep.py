@@ -1,0 +1,129 @@
+"""Verbs of operators over HTTP: run again from a stage on, limits, sweeps, imports; with their scopes."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from perdure import Document, Permanent, Pipeline
+from perdure.client import Client
+from tests.api.server import Server
+
+letters = Pipeline("letters", attempts=1)
+
+
+@letters.stage(model="old")
+def write(doc: Document) -> str:
+    if doc.text == "dies":
+        raise Permanent("too_heavy", "nobody can lift it")
+    return str(doc.text)
+
+
+@pytest.fixture
+def server(store_url: str) -> object:
+    with Server(store_url, pipelines=[letters]) as running:
+        yield running
+
+
+def added(server: Server, org: str, text: str) -> str:
+    """A document of the organisation that has ended."""
+    id_: str = server.run(server.service.add(text=text, org=org, pipeline="letters")).id
+    server.run(server.service.run_until_idle())
+    return id_
+
+
+LINES = {"Content-Type": "application/x-ndjson"}
+RERUN = {"pipeline": "letters", "from_stage": "write", "where": {"model": "old"}, "reason": "better"}
+
+
+def test_a_rerun_takes_the_callers_organisation_alone(server: Server) -> None:
+    ours, theirs = added(server, "acme", "a"), added(server, "zeta", "a")
+    answer = server.client("acme", "write").post("/v3/rerun", json={**RERUN, "dry_run": True})
+    assert (answer.status_code, answer.json()["found"], answer.json()["requeued"]) == (200, 1, 0)
+    answer = server.client("acme", "write").post("/v3/rerun", json=RERUN)
+    assert (answer.json()["found"], answer.json()["requeued"]) == (1, 1)
+    states = {id_: server.run(server.service.status(id_)).generation for id_ in (ours, theirs)}
+    assert states == {ours: 2, theirs: 1}
+    (act,) = server.run(server.service.acts(verb="requeue"))
+    assert (act.who, act.target, act.reason) == ("key test", ours, "better")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({**RERUN, "where": {}}, "confirm_needed"),
+        ({**RERUN, "where": {"org": "zeta"}}, "request_invalid"),
+        ({**RERUN, "after": "x@zeta"}, "cursor_invalid"),
+        ({**RERUN, "from_stage": "paint"}, "stage_unknown"),
+        ({**RERUN, "pipeline": "books"}, "pipeline_unknown"),
+        ({**RERUN, "limit": 0}, "request_invalid"),
+    ],
+)
+def test_a_wrong_rerun_is_refused(body: dict[str, object], code: str, server: Server) -> None:
+    answer = server.client("acme", "write").post("/v3/rerun", json=body)
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["code"] == code
+
+
+def test_limits_are_set_shown_and_lifted(server: Server) -> None:
+    operator = server.client("acme", "operate")
+    answer = operator.post(
+        "/v3/limits", json={"key": "host:example.org", "concurrency": 2, "reason": "gently"}
+    )
+    assert [(one["key"], one["concurrency"]) for one in answer.json()["limits"]] == [("host:example.org", 2)]
+    assert operator.get("/v3/limits").json() == answer.json()
+    assert operator.get("/v3/limits", params={"key": "other"}).json() == {"limits": []}
+    operator.post("/v3/limits", json={"key": "host:example.org"})
+    assert not [one for one in operator.get("/v3/limits").json()["limits"] if one["concurrency"] is not None]
+    acts = server.run(server.service.acts(verb="limit"))
+    assert {act.who for act in acts} == {"key test"}
+    assert acts[-1].reason.endswith("gently")
+
+
+def test_a_sweep_is_done_and_in_the_trail(server: Server) -> None:
+    answer = server.client("acme", "operate").post("/v3/sweep", json={"reason": "now"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "success")
+    (act,) = server.run(server.service.acts(verb="sweep"))
+    assert (act.who, act.reason) == ("key test", "now")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_export_is_imported_elsewhere(packed: bool, server: Server) -> None:
+    id_ = added(server, "acme", "dies")
+    operator = server.client("acme", "read", "write", "operate")
+    lines = operator.get("/v3/dead/export").content
+    assert operator.post("/v3/dead/purge", json={"all": True, "confirm": True}).json()["purged"] == 1
+    sent = gzip.compress(lines) if packed else lines
+    answer = operator.post("/v3/dead/import", params={"reason": "back"}, content=sent, headers=LINES)
+    assert (answer.status_code, answer.json()["imported"], answer.json()["refused"]) == (200, 1, 0)
+    assert operator.get(f"/v3/documents/{id_}").json()["id"] == id_
+    assert operator.post("/v3/dead/import", content=sent, headers=LINES).json()["exists"] == 1
+    bad = operator.post("/v3/dead/import", content=b"{}\n", headers=LINES).json()
+    assert (bad["refused"], bad["answers"][0]["line"]) == (1, 1)
+    acts = server.run(server.service.acts(verb="import"))
+    assert [act.reason for act in acts if "a request" in act.target] == ["back"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "scope"),
+    [
+        ("/v3/rerun", RERUN, "write"),
+        ("/v3/limits", {"key": "k"}, "operate"),
+        ("/v3/sweep", {}, "operate"),
+        ("/v3/dead/import", {}, "operate"),
+    ],
+)
+def test_each_asks_for_its_scope(route: str, body: dict[str, object], scope: str, server: Server) -> None:
+    others = {"read", "write", "operate"} - {scope}
+    answer = server.client("acme", *others).post(route, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
+
+
+def test_a_client_deletes_what_has_ended(server: Server) -> None:
+    id_ = added(server, "acme", "a")
+    with Client(server.url, key=server.key("acme")) as client:
+        assert client.delete(id_, reason="a mistake").answer == "purged"
+        assert client.documents() == []
+        waiting = client.add(text="b", pipeline="letters").id
+        assert client.delete(waiting, cancel=True).answer == "purged"

@@ -1,0 +1,151 @@
+"""Results that would go on outside of the guard are refused, and the error says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sqlite3
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import requests
+import urllib3
+
+from tests.calls.making import HttpError, Script, World
+from tests.calls.openai_server import OpenAIServer
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as one:
+        yield one
+
+
+def test_an_awaited_client_in_a_plain_call(server: OpenAIServer) -> None:
+    import aiohttp
+
+    async def story() -> None:
+        async with aiohttp.ClientSession() as client:
+            with pytest.raises(TypeError, match="acall"):
+                async with World().policy().call(client.get, server.url):
+                    pass
+            with pytest.raises(TypeError, match="body has not been read"):
+                await World().policy().acall(client.get, server.url)
+
+            async def whole() -> Any:
+                answer = await client.get(server.url)
+                await answer.read()
+                return answer
+
+            assert (await World().policy().acall(whole)).status == 200
+
+    asyncio.run(story())
+
+
+def test_tasks_and_futures() -> None:
+    async def one() -> int:
+        return 1
+
+    async def story() -> None:
+        with pytest.raises(TypeError, match="awaited"):
+            World().policy().call(asyncio.create_task, one())
+
+        async def started() -> Any:
+            return asyncio.create_task(one())
+
+        with pytest.raises(TypeError, match="awaited"):
+            await World().policy().acall(started)
+        assert sum(await asyncio.gather(World().policy().acall(one), World().policy().acall(one))) == 2
+
+    asyncio.run(story())
+    with ThreadPoolExecutor(1) as pool, pytest.raises(TypeError, match="outside of the guard"):
+        World().policy().call(pool.submit, int)
+
+
+def test_tasks_inside_a_call_do_not_multiply_its_retries() -> None:
+    world = World()
+    outer, inner, service = world.policy("outer"), world.policy("inner"), Script(HttpError(503))
+
+    async def both() -> Any:
+        return await asyncio.gather(inner.acall(service.awaited), inner.acall(service.awaited))
+
+    async def story() -> None:
+        with pytest.raises(HttpError):
+            await outer.acall(both)
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert service.calls == 2 * (1 + outer.retries)
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[int]:
+    yield 1
+
+
+@contextlib.asynccontextmanager
+async def aopened() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("way", [opened, aopened, lambda: map(int, "12"), lambda: iter([1])])
+def test_streams_and_what_must_be_entered(way: Any) -> None:
+    with pytest.raises(TypeError, match="inside the guarded function"):
+        World().policy().call(way)
+
+
+def test_a_stream_of_openai(server: OpenAIServer) -> None:
+    with openai.OpenAI(base_url=server.url, api_key="any") as client:
+        hello: Any = [{"role": "user", "content": "hello"}]
+        create = client.chat.completions.create
+        with pytest.raises(TypeError, match="a stream"):
+            World().policy().call(create, model="m", messages=hello, stream=True)
+        streaming = client.chat.completions.with_streaming_response.create
+        with pytest.raises(TypeError, match="entered"):
+            World().policy().call(streaming, model="m", messages=hello)
+
+
+def test_answers_whose_body_has_not_been_read(server: OpenAIServer) -> None:
+    policy = World().policy()
+    with httpx2.Client() as client:
+        assert policy.call(client.get, server.url).status_code == 200
+        with pytest.raises(TypeError, match="not been read"):
+            policy.call(client.send, client.build_request("GET", server.url), stream=True)
+        with pytest.raises(TypeError, match="entered"):
+            policy.call(client.stream, "GET", server.url)
+    assert policy.call(requests.get, server.url, timeout=9).status_code == 200
+    with pytest.raises(TypeError, match="not been read"):
+        policy.call(requests.get, server.url, timeout=9, stream=True)
+    manager = urllib3.PoolManager()
+    assert policy.call(manager.request, "GET", server.url).status == 200
+    with pytest.raises(TypeError, match="not been read"):
+        policy.call(manager.request, "GET", server.url, preload_content=False)
+    manager.clear()
+    with pytest.raises(TypeError, match="not been read"):
+        policy.call(urllib.request.urlopen, server.url)
+
+
+def test_whole_results_pass() -> None:
+    class Answer:
+        pass
+
+    policy, answer = World().policy(), Answer()
+    results: list[Any] = [None, 1, "a", b"a", [1], {"a": 1}, answer, io.BytesIO(b"a"), range(3)]
+    for result in results:
+        assert policy.call(Script(result)) is result
+    with sqlite3.connect(":memory:") as connection:
+        assert policy.call(connection.execute, "SELECT 1").fetchall() == [(1,)]
+    connection.close()
+
+
+def test_a_refused_result_blames_no_service() -> None:
+    policy = World().policy()
+    with pytest.raises(TypeError):
+        policy.call(lambda: iter([1]))
+    assert (policy.dependency.failures, policy.dependency.successes) == (0, 0)

@@ -1,0 +1,85 @@
+"""Names that nothing has are refused with the nearest ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure import Document, Permanent, Pipeline
+from perdure.cli.main import app as command
+from perdure.errors import InputInvalid
+from perdure.testing import drain, trial
+
+
+def letters() -> Pipeline:
+    made = Pipeline("letters", attempts=1, concurrency_key=lambda doc: "slow.example", concurrency_per_key=5)
+
+    @made.stage(needs=("scales",))
+    def weigh(doc: Document) -> int:
+        if "bad" in doc.text:
+            raise Permanent("too_heavy", "it is")
+        return len(doc.text)
+
+    return made
+
+
+def test_a_dead_name_that_nothing_has(store_url: str) -> None:
+    with trial(letters(), store=store_url) as app:
+        app.add(text="bad", pipeline="letters")
+        drain(app)
+        for name in (
+            "weigh.failed",
+            "letters.failed",
+            "documents.failed",
+            "chunking.failed",
+            "on_dead.failed",
+        ):
+            app.dead(failed=name)
+        with pytest.raises(InputInvalid, match="nothing is called 'wiegh'; did you mean: weigh") as refused:
+            app.dead(failed="wiegh.failed")
+        assert refused.value.code == "name_unknown"
+        for act in (app.groups, app.requeue_dead):
+            with pytest.raises(InputInvalid, match="did you mean: letters"):
+                act(failed="leters.failed")
+
+
+def test_a_stage_that_jobs_of_another_app_stand_at_is_known(store_url: str) -> None:
+    other = Pipeline("other")
+
+    @other.stage
+    def press(doc: Document) -> int:
+        return 1
+
+    with trial(other, store=store_url) as app:
+        app.add(text="x", pipeline="other")
+    with trial(letters(), store=store_url) as app:
+        assert app.dead(failed="press.failed").documents == []
+
+
+def test_hold_and_limit(store_url: str) -> None:
+    with trial(letters(), store=store_url) as app:
+        app.add(text="good", pipeline="letters")
+        with pytest.raises(InputInvalid, match="did you mean: scales") as refused:
+            app.hold("scalse", new=False)
+        assert refused.value.code == "dependency_unknown"
+        with pytest.raises(InputInvalid, match=r"did you mean: slow\.example") as refused:
+            app.limit("slow.exampel", concurrency=1, new=False)
+        assert refused.value.code == "limit_key_unknown"
+        app.hold("scales", new=False)
+        app.limit("slow.example", concurrency=1, new=False)
+        app.limit("other.example", concurrency=1)
+        app.limit("other.example", concurrency=2, new=False)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with trial(letters(), store=url) as app:
+        app.add(text="good", pipeline="letters")
+    run = CliRunner()
+    for words in (["hold", "scalse"], ["limit", "slow.exampel", "--concurrency", "1"]):
+        refused = run.invoke(command, [*words, "--store", url])
+        assert refused.exit_code != 0
+        assert "did you mean" in str(refused.exception) + refused.output
+        assert run.invoke(command, [*words, "--new", "--store", url]).exit_code == 0
