@@ -53,7 +53,8 @@ def test_it_stops_with_open_streams_and_a_body_that_does_not_come(tmp_path: Path
         slow = ask(
             port,
             "POST /v3/documents",
-            b"Content-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n" + b'{"text": ',
+            b"Content-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+            + b'{"text": ',
         )
         assert slow.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the server waits for the body now
         process.terminate()
