@@ -303,7 +303,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     #: What each organisation has of a worker: documents in hand, and the large ones of them.
     IN_HAND_OF = (
         f"SELECT worker, org, count(*), sum(CASE WHEN coalesce(home, lane) LIKE '%{LARGE}' THEN 1 ELSE 0 END) "
-        "FROM job WHERE state = 'running' AND worker <> 0 GROUP BY worker, org ORDER BY worker, count(*) DESC, org"
+        "FROM job WHERE state = 'running' AND worker > 0 GROUP BY worker, org ORDER BY worker, count(*) DESC, org"
     )
     #: Those that have written nothing since.
     CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"
