@@ -283,6 +283,7 @@ ORGS = f"{_ORGS} SELECT name FROM o WHERE name IS NOT NULL"
 class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
+    name: str
     GUARD = (
         "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "
         "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration)"
