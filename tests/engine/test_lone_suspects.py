@@ -38,6 +38,27 @@ def test_suspects_that_run_here_do_so_one_at_a_time(store_url: str) -> None:
         assert {app.status(id_).attempts_made for id_ in ids} == {1}
 
 
+def test_those_of_queues_with_slots_of_their_own_do_not_run_beside_them(store_url: str) -> None:
+    at_once, most = 0, 0
+
+    async def read(doc: Document) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.1)
+        at_once -= 1
+
+    made = [Pipeline("local"), Pipeline("films", queue="films", concurrency=2)]
+    for pipeline in made:
+        pipeline.stage(read)
+    with Perdure(store_url, pipelines=made) as app:
+        ids = [app.add(text=str(n), pipeline=pipeline).id for n in range(3) for pipeline in made]
+        app._call(app.service.store.driver.script("UPDATE job SET suspect = TRUE"))
+        assert app.run_until_idle().done == 6
+        assert {app.status(id_).attempts_made for id_ in ids} == {1}
+    assert most == 1
+
+
 def test_suspects_in_cells_and_here_pass_a_gate_that_has_room_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,12 +96,18 @@ def test_the_stack_of_a_process_that_holds_its_interpreter_can_be_had() -> None:
         while not slate.ticks() and time.monotonic() < until_s:
             time.sleep(0.01)
         time.sleep(0.1)
-        stack = asyncio.run(stack_of(child, slate))
+        stack, again = (asyncio.run(stack_of(child, slate)) for _ in range(2))
     finally:
         child.kill()
         child.wait()
         os.close(slate.fd)
     assert "in hopeless" in stack
+    assert again.count("in hopeless") == 1
+
+
+def test_it_can_be_imported_where_there_are_no_real_time_signals() -> None:
+    text = "import signal; del signal.SIGRTMAX; import perdure.engine.loop_watch"
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
 
 
 def test_a_process_that_does_not_tick_yet_is_not_asked() -> None:

@@ -262,6 +262,26 @@ def test_others_have_a_slot_beside_a_flood_of_quick_ones() -> None:
     assert [one.org for one in bench.claim(*(job("a") for _ in range(9)), job("b"), job("b"))] == ["b"]
 
 
+def test_many_organisations_that_are_slow_cost_an_ask_little() -> None:
+    compared = 0
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    bench = Bench(100, 50)
+    for n in range(1_000):
+        one = job(Name(n))
+        bench.shares.take(one, 0)
+        bench.shares.leave(one, SLOW_MS)
+    bench.ask()
+    assert compared < 10_000
+
+
 def test_a_job_that_is_taken_twice_is_counted_twice() -> None:
     bench = Bench()
     first = job("a")

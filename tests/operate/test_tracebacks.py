@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from perdure import Document, Pipeline, Result
 from perdure.cli.main import app as command
 from perdure.core.outcome import TRACEBACK_MAX
+from perdure.errors import RateLimited
 from perdure.testing import drain, trial
 
 PASSWORD = "postgresql://ann:s3cr3t@db.example/x"
@@ -47,6 +49,28 @@ def test_it_is_kept_with_its_causes_and_without_secrets(store_url: str) -> None:
         assert "s3cr3t" not in shown
         assert len(app.inspect(deep).traceback or "") == TRACEBACK_MAX
         assert app.inspect(id_).advice.startswith("the code of the stage is at fault")
+
+
+def test_only_what_it_died_of_is_kept(store_url: str) -> None:
+    """An attempt that is given back, which may happen without end, costs a line of history and no more."""
+    made, seen = Pipeline("books", attempts=2, backoff_s=0), itertools.count()
+
+    @made.stage
+    def read(doc: Document) -> None:
+        raise (RateLimited("busy", delay_s=1, ours=True) if next(seen) == 0 else KeyError("page"))
+
+    with trial(made, store=store_url) as app:
+        id_ = app.add(text="seven", pipeline="books").id
+        drain(app)
+        rows = app._call(
+            app.service.store._rows("SELECT outcome, traceback IS NOT NULL FROM attempt ORDER BY claim")
+        )
+        assert [(outcome, bool(kept)) for outcome, kept in rows] == [
+            ("later", False),
+            ("retry", False),
+            ("dead", True),
+        ]
+        assert "in read" in (app.inspect(id_).traceback or "")
 
 
 def test_a_statement_of_the_stage_that_is_refused_is_not_the_input(store_url: str) -> None:

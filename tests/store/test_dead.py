@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from perdure.core.model import Policy
+from perdure.core.outcome import Later
 from perdure.store.base import Row
 from perdure.store.dead import Where
-from perdure.store.operations import Cancel, NewJob, Promote, Requeue
-from tests.store.making import DONE, ORG, QUEUE, START_MS, World, dead, document, retry
+from perdure.store.operations import Cancel, NewJob, Promote, Requeue, Save
+from tests.store.making import DONE, LEASE_MS, ORG, QUEUE, START_MS, World, dead, document, retry
 
 
 async def test_a_row_is_there_exactly_while_the_document_is_dead(world: World) -> None:
@@ -62,6 +63,43 @@ async def test_the_end_of_a_follow_up_has_a_row_of_its_own_and_makes_no_dead_doc
     world.clock.turn(1)
     await world.store.promote(Promote())
     await world.settle(await world.take(), DONE)
+
+
+async def test_a_follow_up_that_goes_on_is_as_new(world: World) -> None:
+    await world.add(document(policy=Policy(hooks=("done",))))
+    await world.settle(await world.take(), DONE)
+    hook = await world.take()
+    await world.settle(hook, Later(0, "an accident", counted=True, flickered=True, released=True))
+    await world.settle(await world.take(), dead("hook_failed", crashes=1))
+    assert await world.store.revive((await world.store.dead(Where()))[0], "ann", "") == "requeued"
+    world.clock.turn(1)
+    await world.store.promote(Promote())
+    again = await world.take()
+    counted = (
+        again.postpones,
+        again.postponed_ms,
+        again.releases,
+        again.crashes,
+        again.holds,
+        again.flickers,
+    )
+    assert (again.attempts, counted, again.suspect) == (1, (0,) * 6, False)
+    assert again.claims == 3
+
+
+async def test_a_follow_up_whose_document_began_anew_does_not_run_beside_the_new_one(world: World) -> None:
+    await world.add(document())
+    first = await world.take()
+    follow = NewJob("connect", QUEUE, "connect", name="connect")
+    await world.settle(first, DONE, save=Save(first, first.stage, first.lane, LEASE_MS, jobs=(follow,)))
+    await world.settle(await world.take(), dead("broken"))
+    (listed,) = await world.store.dead(Where())
+    again = Requeue(ORG, first.document_id, NewJob("books", QUEUE, "extract"))
+    assert await world.store.requeue(again) == "requeued"
+    assert await world.store.revive(listed, "ann", "") == "refused: the job connect is not dead any more"
+    world.clock.turn(1)
+    await world.store.promote(Promote())
+    assert [one.job.key for one in await world.claim(5)] == [f"doc-{first.document_id}"]
 
 
 async def test_what_sqlite_reads(sqlite_world: World, monkeypatch: pytest.MonkeyPatch) -> None:

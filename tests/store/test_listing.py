@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+import pytest
+
 from perdure.core.model import State
-from perdure.store.list_statements import LIVE, Wanted, ended_badly, live, look, walk
+from perdure.store.base import Query, Steps
+from perdure.store.list_statements import LIVE, Wanted, ended_badly, live, look, walk, walk_each
 from perdure.store.listing import LOOK
 from perdure.store.operations import Cancel, NewDocument
 from perdure.store.records import Place, Status
@@ -169,6 +173,7 @@ async def test_no_list_reads_all_documents(world: World) -> None:
         "created": look(replace(one, created_from_ms=5_000, created_to_ms=18_000), LOOK),
         "done": walk(replace(one, states=("done",))),
         "finished": walk(replace(one, finished_from_ms=9_000, finished_to_ms=9_500)),
+        "of all organisations": walk_each(Wanted(limit=2), world.store.sql.name, [("o1", after)]),
         "dead": ended_badly(one, "dead"),
         **{
             f"{state} {n}": live(one, *where)
@@ -177,7 +182,8 @@ async def test_no_list_reads_all_documents(world: World) -> None:
         },
     }
     indexes = {
-        "of an organisation": "document_created", "of a collection": "document_collection",
+        "of an organisation": "document_created", "of all organisations": "document_created",
+        "of a collection": "document_collection",
         "created": "document_created", "finished": "document_finished", "dead": "document_failed",
     }  # fmt: skip
     for name, query in lists.items():
@@ -186,3 +192,32 @@ async def test_no_list_reads_all_documents(world: World) -> None:
         assert "Seq Scan on document" not in plan, (name, plan)
         steps = plan.splitlines()  # what the first look gives is walked through
         assert steps.count("SCAN d") == steps.count("CO-ROUTINE d"), (name, plan)
+
+
+async def test_a_list_of_all_takes_few_statements_however_many_organisations_there_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orgs = 300
+    await world.add(*(document(org=f"o{n % orgs:03}") for n in range(2 * orgs)))
+    await world.add(*(document(org="busy") for _ in range(40)))
+    read, asked = world.store._read, list[Query]()
+
+    async def counted(steps: Callable[[], Steps[Any]]) -> Any:
+        def noted() -> Steps[Any]:
+            one, answer = steps(), None
+            while True:
+                try:
+                    query = one.send(answer) if answer is not None else next(one)
+                except StopIteration as ended:
+                    return ended.value
+                asked.append(query)
+                answer = yield query
+
+        return await read(noted)
+
+    monkeypatch.setattr(world.store, "_read", counted)
+    page = await world.store.documents(limit=50)
+    assert [one.org for one in page] == ["busy"] * 40 + [f"o{n:03}" for n in range(299, 289, -1)]
+    rest = await world.store.documents(after=page[-1].place, limit=1_000)
+    assert len(rest) == 2 * orgs + 40 - 50
+    assert len(asked) < 20

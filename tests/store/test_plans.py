@@ -12,7 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from perdure.store.auditing import LOST_JOBS
 from perdure.store.base import Query, Row
+from perdure.store.inspecting import RUNNING_OF
+from perdure.store.metering import _HEARD
 from perdure.store.operations import Claim
 from perdure.store.postgres_session import WRITER_SESSION
 from perdure.store.sqlite import numbered
@@ -150,7 +153,7 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     plans = {name: await plan_of(world, query) for name, query in hot.items()}
 
     for name, plan in plans.items():
-        # a walk through the running ones is meant: there are never more than workers have slots
+        # a walk through the running ones is meant: there are few where no other service has any
         scans = [
             step
             for step in plan
@@ -161,6 +164,20 @@ async def test_no_hot_statement_reads_all_jobs(world: World) -> None:
     sorts = [step for step in plans["parked"] if "->  Sort" in step or "TEMP B-TREE" in step]
     assert len(sorts) == 1, plans["parked"]
     assert any("job_limited" in step for step in plans["parked"]), plans["parked"]
+
+
+async def test_jobs_that_other_services_have_are_not_looked_at(world: World) -> None:
+    """There may be any number of them, and they are in the index of the running ones, too."""
+    await fill(world)
+    statements = {
+        "hands": Query(world.store.sql.IN_HAND_OF),
+        "hand": Query(RUNNING_OF, ("o1", QUEUE)),
+        "heard": Query(_HEARD),
+        "lost": Query(LOST_JOBS, (START_MS,)),
+    }
+    for name, query in statements.items():
+        plan = await plan_of(world, query)
+        assert any("(worker>?)" in step or "Index Cond: (worker > 0)" in step for step in plan), (name, plan)
 
 
 async def test_locks_are_found_by_key(postgres_world: World) -> None:

@@ -69,7 +69,7 @@ class Failure:
     status_code: int | None = None
     place: str | None = None  # where an exception that is not ours was raised
     dependency: str | None = None  # what was called, where the error names it
-    traceback: str | None = field(default=None, compare=False)
+    traceback: str | None = field(default=None, compare=False)  # of what a job died of
 
     @property
     def fingerprint(self) -> str:
@@ -269,7 +269,8 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
                 and (soon := _flickering(job, stage, told, progressed)) is not None
             ):
                 return soon
-            return _raised(job, stage, error, lane_down, policy or job.policy, rand, progressed)
+            decided = _raised(job, stage, told, lane_down, policy or job.policy, rand, progressed)
+            return _with_traceback(decided, error)
 
 
 def describe(stage: str, error: BaseException) -> Failure:
@@ -376,14 +377,13 @@ def _clamped_ms(seconds: float, default_ms: int) -> int:
 def _raised(
     job: Job,
     stage: str,
-    raised: BaseException,
+    error: BaseException,
     lane_down: bool,
     policy: Policy,
     rand: Callable[[], float],
     progressed: bool = False,
 ) -> Outcome:
-    error = telling(raised)
-    failure = replace(describe(stage, error), traceback=traced(raised))
+    failure = describe(stage, error)
     match error:
         case Permanent() | Unstorable():
             return Dead(failure, f"permanent: {failure.code}", crashes=job.crashes)
@@ -420,6 +420,13 @@ def _raised(
             return decided
         case _:
             return _charged(job, failure, policy, None, rand)
+
+
+def _with_traceback(decided: Outcome, error: BaseException) -> Outcome:
+    """What a job died of is kept whole. It may be given back without end, and each time leaves a line of history."""
+    if not isinstance(decided, Dead):
+        return decided
+    return replace(decided, failure=replace(decided.failure, traceback=traced(error)))
 
 
 def _flickering(job: Job, stage: str, error: Flickering, progressed: bool) -> Later | None:

@@ -121,7 +121,7 @@ class Execution:
                 return await self._within_time()
             async with AsyncExitStack() as stack:
                 # else nobody could tell which of them held the worker
-                await self._turn(stack, self.runner.lone_suspect)
+                await self._turn(stack, self.runner.nursery.lone_suspect)
                 return await self._within_time()
         finally:
             self.over = True

@@ -62,6 +62,7 @@ class Nursery:
         self._sandbox = sandbox
         self.passes = passes(env)
         self.gate = Gate(memory_bytes)
+        self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self._home = _directory()  # stage code may leave it before a nursery is started again
         self._hosts: dict[tuple[bool, bool], asyncio.Task[Host]] = {}
         self._closed = False

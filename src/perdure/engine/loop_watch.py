@@ -28,7 +28,8 @@ TICK_S = 0.25
 #: suspended, a stopped process group), the loop is not to blame.
 SLICE_MS = 1_000
 SILENT_MS = 10_000  # of silence, after which operators are told; shorter pauses are usual on a busy machine
-STACK_SIGNAL = signal.SIGRTMAX - 7  # a real-time signal that neither Python nor a library uses
+#: A real-time signal that neither Python nor a library uses; macOS has none.
+STACK_SIGNAL = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 STACK_BYTES_MAX = 32_000
 STACK_S = 1.0  # for a process to write where it stands; a stopped one cannot
 LOOK_S = 0.02
@@ -85,15 +86,16 @@ async def stack_of(child: subprocess.Popen[bytes], slate: Slate) -> str:
     """In the supervisor: where the threads of its child stand; empty if it cannot tell."""
     if not slate.ticks():
         return ""  # it does not know the signal yet, and would die of it
+    begin = size = os.fstat(slate.fd).st_size  # behind what it told when it stood still before
     with suppress(ProcessLookupError):
         os.kill(child.pid, STACK_SIGNAL)
-    size, until_s = SIZE, time.monotonic() + STACK_S
+    until_s = time.monotonic() + STACK_S
     while time.monotonic() < until_s:
         await asyncio.sleep(LOOK_S)
         before, size = size, os.fstat(slate.fd).st_size
-        if SIZE < size == before:
+        if begin < size == before:
             break
-    return os.pread(slate.fd, STACK_BYTES_MAX, SIZE).decode(errors="replace").strip()
+    return os.pread(slate.fd, STACK_BYTES_MAX, begin).decode(errors="replace").strip()
 
 
 def own_stack() -> str:

@@ -108,7 +108,6 @@ class Runner:
         self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
-        self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self.cells = True  # tests may want every stage in this process
 
     def begin(

@@ -16,6 +16,7 @@ If nobody else was seen, a claim first looks for others, and then takes what the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from perdure.core.frozen import frozen
@@ -153,7 +154,7 @@ class Shares:
 
     def _made_up(self, slow: dict[str, int], now_ms: int) -> int:
         """The `extra` slots that quick documents may have for those that are held for long."""
-        if not slow or not self._others_seen(tuple(slow), now_ms):
+        if not slow or not self._others_seen(slow, now_ms):
             return 0
         return min(self.extra, sum(len(self.small.held.get(org, ())) for org in slow))
 
@@ -173,7 +174,7 @@ class Shares:
     def _bound(self, slow: dict[str, int], now_ms: int) -> int:
         """The slots that one of the slow may hold. Where all are slow, nobody keeps quick ones waiting: turns decide,
         and a slot stays for a newcomer. To pass over many organisations would cost more than it gives."""
-        quick = self._others_seen(tuple(slow), now_ms) or len(slow) == 1
+        quick = self._others_seen(slow, now_ms) or len(slow) == 1
         return share(self.slots) if quick else max(1, self.slots - 1)
 
     def _holding(self) -> tuple[str, ...]:
@@ -186,7 +187,13 @@ class Shares:
             return self.slots
         return min(self.slots, self.extra + any(held >= share(self.slots) for held in slow.values()))
 
-    def _others_seen(self, orgs: tuple[str, ...], now_ms: int) -> bool:
+    def _others_seen(self, orgs: Collection[str], now_ms: int) -> bool:
         """Whether documents of others than these were seen lately; of two at least, if none is named."""
-        lately = (org for org, at_ms in self._seen.items() if now_ms - at_ms < RECENT_MS)
-        return sum(org not in orgs for org in lately) > (0 if orgs else 1)
+        missing = 1 if orgs else 2
+        for org, at_ms in reversed(self._seen.items()):  # those that were seen last come first
+            if now_ms - at_ms >= RECENT_MS:
+                return False
+            missing -= org not in orgs
+            if not missing:
+                return True
+        return False

@@ -199,6 +199,7 @@ class Supervisor:
         self._child = child  # from now on it may be spoken to
         ended = asyncio.create_task(child.exited())
         still: Standstill | None = None
+        stood: tuple[Any, ...] = ()
         told, leave_s = 0, math.inf
         while not ended.done():
             await asyncio.wait({ended}, timeout=LOOK_S)
@@ -213,9 +214,13 @@ class Supervisor:
             if still is None and child.lives:
                 still = self._standstill(child.slate, silent_ms, leaving)
                 if still is not None:
+                    stood = _standing(child.slate)
                     await self._tell(child, silent_ms)
+                    still = still if _standing(child.slate) == stood else None  # it went on meanwhile
             if still is not None or leaving or self._store.lost is not None:
                 child.send_signal(signal.SIGKILL)
+        if still is not None and _standing(child.slate) != stood:
+            still = None  # it went on before it was killed: nothing is proven
         await self._recover(child, ended.result(), still)
         return ended.result()
 
@@ -232,7 +237,8 @@ class Supervisor:
     async def _tell(self, child: Child, silent_ms: int) -> None:
         """Say what a child that stands still has in hand, and where it stands."""
         assert self._store is not None
-        stack, here = await stack_of(child.process, child.slate), Begun.on(child.slate).here
+        here = Begun.on(child.slate).here
+        stack = await stack_of(child.process, child.slate)
         begun: tuple[tuple[str, str], ...] = ()
         with suppress(StoreError, TimeoutError):  # those that are recovered are told anyway
             jobs = await asyncio.wait_for(self._store.in_hand(self._worker), TELL_S)
@@ -299,3 +305,8 @@ class Supervisor:
             if not await self._store.in_hand(self._worker):
                 await self._store.retire(self._worker)
             await self._store.close()
+
+
+def _standing(slate: Slate) -> tuple[Any, ...]:
+    """What cannot change while the child's event loop stands still: its ticks, and the stages that run in it."""
+    return slate.ticks(), {(held.job_id, held.token, held.deadline_ms) for held in slate.held() if held.here}

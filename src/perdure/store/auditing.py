@@ -41,7 +41,7 @@ DOCUMENTS = (
     "LEFT JOIN dead x ON x.org = p.org AND x.document_id = p.id AND x.job = '' ORDER BY p.org, p.id"
 )
 LOST_JOBS = (
-    "SELECT j.document_id FROM job j WHERE j.state = 'running' AND j.worker <> 0 AND j.lease_until_ms < $1 "
+    "SELECT j.document_id FROM job j WHERE j.state = 'running' AND j.worker > 0 AND j.lease_until_ms < $1 "
     "AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = j.worker) LIMIT 1000"
 )
 #: Blobs that rows of a table name, in their order.

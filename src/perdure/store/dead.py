@@ -31,8 +31,9 @@ _RECORD = (
 _NEWEST = "ORDER BY {t}died_ms DESC, {t}org DESC, {t}document_id DESC, {t}job DESC, {t}generation DESC"
 _REVIVE = (
     "UPDATE job SET state = 'waiting', run_at_ms = $1, attempts = 0, postpones = 0, postponed_ms = 0, releases = 0, "
-    "crashes = 0, holds = 0, suspect = FALSE, aside_ms = NULL, requeues = 0, requeued_ms = NULL, finished_ms = NULL "
-    "WHERE org = $2 AND document_id = $3 AND key = $4 AND state = 'dead' RETURNING queue, lane"
+    "crashes = 0, holds = 0, flickers = 0, suspect = FALSE, aside_ms = NULL, requeues = 0, requeued_ms = NULL, "
+    "finished_ms = NULL WHERE org = $2 AND document_id = $3 AND key = $4 AND state = 'dead' AND EXISTS (SELECT 1 "
+    "FROM dead x WHERE x.org = $2 AND x.document_id = $3 AND x.job = $5 AND x.generation = $6) RETURNING queue, lane"
 )
 _NAMES = (
     "SELECT place FROM counter WHERE subject = 'document' UNION SELECT pipeline FROM flow "
@@ -214,7 +215,7 @@ def _revive(
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     which = (one.org, one.id, _key(one))
     yield from entering.declare_flows(sql, (yield Query(_DEAD_FLOW, which)))
-    found = yield Query(_REVIVE, (now_ms, *which))
+    found = yield Query(_REVIVE, (now_ms, *which, one.job, one.generation))
     yield Query(_REVIVED, (one.org, one.id, one.job, one.generation))
     if not found:
         return f"refused: the job {one.job} is not dead any more"

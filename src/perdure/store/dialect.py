@@ -283,6 +283,7 @@ ORGS = f"{_ORGS} SELECT name FROM o WHERE name IS NOT NULL"
 class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
+    name: str
     GUARD = (
         "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "
         "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration)"
@@ -303,7 +304,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     #: What each organisation has of a worker: documents in hand, and the large ones of them.
     IN_HAND_OF = (
         f"SELECT worker, org, count(*), sum(CASE WHEN coalesce(home, lane) LIKE '%{LARGE}' THEN 1 ELSE 0 END) "
-        "FROM job WHERE state = 'running' AND worker <> 0 GROUP BY worker, org ORDER BY worker, count(*) DESC, org"
+        "FROM job WHERE state = 'running' AND worker > 0 GROUP BY worker, org ORDER BY worker, count(*) DESC, org"
     )
     #: Those that have written nothing since.
     CLIENTS = "SELECT id FROM worker WHERE kind = 'client' AND beat_ms < $1 ORDER BY id"

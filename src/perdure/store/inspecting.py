@@ -33,7 +33,10 @@ JOBS = (
     "claims, postpones, holds, limit_key, probe, remote, created_ms, finished_ms "
     "FROM job WHERE org = $1 AND document_id = $2 ORDER BY id"
 )
-RUNNING_OF = "SELECT count(*) FROM job WHERE state = 'running' AND worker <> 0 AND org = $1 AND queue = $2"
+#: Not by the key, which would go through all jobs of the organisation.
+RUNNING_OF = (
+    "SELECT count(*) FROM job WHERE state = 'running' AND worker > 0 AND org || '' = $1 AND queue = $2"
+)
 #: Jobs of a flow that are before the turn of another one.
 AHEAD = (
     "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND pipeline = $2 AND lane = $3 "

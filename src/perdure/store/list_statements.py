@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -168,10 +169,28 @@ def ended_badly(w: Wanted, state: str) -> Query:
     )
 
 
-def walk(w: Wanted) -> Query:
-    """Documents of an organisation one after the other; those that ended since a time, by the time of their end."""
+def walk_each(w: Wanted, dialect_name: str, places: Sequence[tuple[str, Place]]) -> Query:
+    """As `walk`, for each of these organisations from its place on."""
+    one = walk(replace(w, org=None, after=None), each=True)
+    names, before = ("org", "created_ms", "id"), len(one.params)
+    if dialect_name == "sqlite":
+        numbers = {name: n for n, name in enumerate(names, before + 1)}
+        text = re.sub(r"\{r\}(\w+)", lambda found: f"${numbers[found[1]]}", one.sql)
+    else:
+        given = ", ".join(f"${before + n}::{kind}[]" for n, kind in enumerate(("text", "bigint", "text"), 1))
+        own = one.sql.replace("{r}", "r.")
+        text = f"SELECT x.* FROM unnest({given}) AS r({', '.join(names)}) CROSS JOIN LATERAL ({own}) x"
+    return Query(text, one.params, [(org, *place) for org, place in places])
+
+
+def walk(w: Wanted, each: bool = False) -> Query:
+    """Documents of an organisation one after the other; those that ended since a time, by the time of their end. With
+    `each`, of the organisation and from the place that a row {r} names."""
     asked, ended = Conditions(), w.finished_from_ms is not None
-    _along(asked, w, "+d.created_ms" if ended else "d.created_ms")
+    created = "+d.created_ms" if ended else "d.created_ms"
+    _along(asked, w, created)
+    if each:
+        asked.conditions.append(f"d.org = {{r}}org AND ({created}, d.id) < ({{r}}created_ms, {{r}}id)")
     _narrower(asked, w)
     if w.states:
         _states(asked, w.states, "d.state")

@@ -15,6 +15,7 @@ from typing import Any
 from perdure.store import rows
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import ORGS
+from perdure.store.each import SLICE
 from perdure.store.list_statements import (
     ENDED_BADLY,
     LIVE,
@@ -25,11 +26,13 @@ from perdure.store.list_statements import (
     look,
     looked,
     walk,
+    walk_each,
 )
 from perdure.store.reading import Reading
 from perdure.store.records import Place, Status
 
 LOOK = 2_000
+SIZE_LEAST, SIZE_GROWTH = 2, 4  # of what is read of each organisation, where all are listed
 Key = tuple[int, str, str]  # created_ms, id, organisation: in the order of the list
 
 
@@ -76,7 +79,7 @@ def _look_at_all(
 ) -> Steps[tuple[list[Status], Place | None]]:
     """Those that fit of the next documents of all organisations, and the last one that was looked at."""
     plain = Wanted(created_from_ms=w.created_from_ms, created_to_ms=earlier(w), after=w.after, limit=size)
-    keys = yield from _merged(plain, orgs)
+    keys = yield from _merged(sql, plain, orgs)
     statuses = yield from _statuses(sql, keys)
     return [one for one in statuses if w.fits(one)][: w.limit], (
         Place(*keys[-1][:2]) if len(keys) == size else None
@@ -103,24 +106,30 @@ def _beyond(sql: Any, w: Wanted, orgs: Sequence[str]) -> Steps[list[Status]]:
     elif w.org is not None:
         found = yield walk(w)
     else:
-        found = yield from _merged(w, orgs)
+        found = yield from _merged(sql, w, orgs)
     return (yield from _statuses(sql, sorted(found, reverse=True)[: w.limit]))
 
 
-def _merged(w: Wanted, orgs: Sequence[str]) -> Steps[list[Key]]:
-    """The newest of all these organisations; of each only as many are read as are needed."""
-    size = max(20, 2 * w.limit // max(1, len(orgs)))
-    reached: dict[str, Place | None] = dict.fromkeys(orgs, w.after)  # those that may have more
-    unread, found = list(orgs), list[Key]()
+def _merged(sql: Any, w: Wanted, orgs: Sequence[str]) -> Steps[list[Key]]:
+    """The newest of all these organisations. Most have none among them: of each a few are read, then more of those
+    that may have more."""
+    size = max(SIZE_LEAST, 2 * w.limit // max(1, len(orgs)))
+    reached = dict.fromkeys(orgs, w.after or Place.first())  # those that may have more
+    unread, found = list(reached.items()), list[Key]()
     while unread:
-        for org in unread:
-            page = yield walk(replace(w, org=org, after=reached[org], limit=size))
+        pages: dict[str, list[Key]] = {org: [] for org, _ in unread}
+        for n in range(0, len(unread), SLICE):
+            asked = walk_each(replace(w, limit=size), sql.name, unread[n : n + SLICE])
+            for key in (yield asked):
+                pages[key[2]].append(key)
+        for org, page in pages.items():
             found += page
             if len(page) < size:
                 del reached[org]
             else:
-                reached[org] = Place(page[-1][0], page[-1][1])
+                reached[org] = Place(*min(page)[:2])
         found = nlargest(w.limit, found)
         last = found[-1][:2] if len(found) == w.limit else (0, "")
-        unread = [org for org, place in reached.items() if place is not None and place > last]
+        unread = [(org, place) for org, place in reached.items() if place > last]
+        size = min(size * SIZE_GROWTH, max(size, w.limit))
     return found

@@ -13,7 +13,7 @@ from perdure.store.reading import Reading
 from perdure.store.stuck import BEAT_MS
 
 #: Jobs that another service has (worker 0) are not heard of until it answers.
-_HEARD = "SELECT min(coalesce(beat_ms, claimed_ms)) FROM job WHERE state = 'running' AND worker <> 0"
+_HEARD = "SELECT min(coalesce(beat_ms, claimed_ms)) FROM job WHERE state = 'running' AND worker > 0"
 _WORKERS = "SELECT count(*), min(silent_since_ms) FROM worker WHERE kind = 'worker' AND beat_ms > $1"
 _TALLIES = "SELECT name, value FROM tally WHERE name IN ('degraded', 'repaired', 'chunks_lost')"
 _ADD = (

@@ -67,6 +67,7 @@ def _quoted(word: str) -> str:
 class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
+    name = "postgres"
     #: It takes a lock on the whole server at commit, so it is sent only when somebody sleeps.
     NOTIFY = "SELECT pg_notify('perdure', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
     MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"

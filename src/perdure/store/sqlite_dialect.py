@@ -74,6 +74,7 @@ def _bind(template: str, columns: dict[str, str]) -> str:
 class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
+    name = "sqlite"
     MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
     WORKER_ADD = (
         "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
