@@ -153,3 +153,28 @@ def test_two_processes_add_up_and_a_third_reads(store_url: str) -> None:
             await store.close()
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_what_a_cancelled_process_had_in_hand_is_not_added_twice(store_url: str, moment: int) -> None:
+    """The store may have written it although nobody waited for that any more."""
+
+    async def act() -> None:
+        store = open_store(store_url)
+        await store.open()
+        try:
+            board = Board.private()
+            board.add("perdure_workers_lost_total")
+            shared = SharedCounters((board,), store)
+            adding = asyncio.create_task(shared.add())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            adding.cancel()
+            await asyncio.wait([adding])
+            board.add("perdure_workers_lost_total")
+            await shared.add()
+            assert await shared.read() == {("perdure_workers_lost_total",): 2}
+        finally:
+            await store.close()
+
+    asyncio.run(act())
