@@ -14,6 +14,7 @@ import pytest
 
 from perdure.store.open import open_store
 from perdure.watch.board import Board
+from perdure.watch.overall import Overall
 from perdure.watch.shared_counters import SharedCounters
 from tests.doors.command import COMMAND, environment
 from tests.ports import free_ports
@@ -178,3 +179,11 @@ def test_what_a_cancelled_process_had_in_hand_is_not_added_twice(store_url: str,
             await store.close()
 
     asyncio.run(act())
+
+
+def test_of_services_with_one_name_the_worst_is_shown(tmp_path: Path) -> None:
+    """Those that are too many to be told apart are called `other`."""
+    overall = Overall(open_store(f"sqlite:///{tmp_path}/s.db"), Board.private())
+    for share in (1.0, 0.25, 0.9):
+        overall.least("perdure_dependency_success_share", "other", value=share)
+    assert overall.found == {("perdure_dependency_success_share", "other"): 0.25}
