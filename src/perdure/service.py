@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -22,6 +21,7 @@ from perdure.core.derived import keys_of
 from perdure.core.events import Events, Listener
 from perdure.core.model import ONLY, ORG_DEFAULT, State, state_filter
 from perdure.core.services import CHECKS
+from perdure.core.state_words import states_of
 from perdure.core.words import asked
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
@@ -72,6 +72,7 @@ log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
 QUERY_S = 5.0  # that a query waits for its vector
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSE_EVERY = 20  # documents of one transaction that are made ready at one go
 
 
@@ -388,7 +389,7 @@ class AsyncPerdure(
             if name in which
         }
         if (word := state if state is not None else status) is not None:
-            found["state"], found["stage"] = _states(word)
+            found["state"], found["stage"] = _states(word, which.get("words"))
         for name in ("created", "finished"):
             found[f"{name}_from_ms"] = _moment(which, f"{name}_after")
             found[f"{name}_to_ms"] = _moment(which, f"{name}_before")
@@ -560,9 +561,11 @@ class AsyncPerdure(
         return self.events.subscribe(listener)
 
 
-def _states(word: str) -> tuple[list[str], str | None]:
+def _states(word: str, words: str | None) -> tuple[list[str], str | None]:
+    """The states and the stage that a filter means: in the words that are answered with, else in any that we know."""
     try:
-        states, stage = state_filter(word)
+        own = states_of(word, words)
+        states, stage = (own, None) if own else state_filter(word)
     except ValueError as error:
         raise InputInvalid(str(error), code="state_unknown") from None
     return sorted({str(State.QUEUED if state is State.PARKED else state) for state in states}), stage
@@ -575,7 +578,7 @@ def _moment(which: ListOptions, name: str) -> int | None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise InputInvalid(f"{name} takes a time with a time zone, not {at!r}")
-    return math.ceil(at.timestamp() * 1000)
+    return -((EPOCH - at) // timedelta(milliseconds=1))
 
 
 def _registered(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:

@@ -125,6 +125,7 @@ def test_of_many_the_wrong_one_is_named(server: Server, wrong: dict[str, Any]) -
     [
         ({"json": {}}, "nothing"),
         ({"json": {"text": "a", "file": "YQ=="}}, "text and file"),
+        ({"json": {"text": "a", "file": ""}}, "text and file"),
         ({"files": {"file": b"a"}, "data": {"url": "https://example.org/"}}, "url and file"),
     ],
 )
@@ -149,6 +150,30 @@ def test_lists_are_read_page_by_page_without_loss(server: Server) -> None:
     assert len(seen) == len(set(seen)) == 25
     assert client.get(DOCUMENTS, params={"state": "pending"}).json()["documents"]
     assert client.get(DOCUMENTS, params={"state": "failed"}).json()["documents"] == []
+
+
+def test_a_filter_is_read_in_the_words_that_are_answered_with(server: Server) -> None:
+    client = server.client("acme")
+    later = {"delay_s": 3600}
+    for n in range(3):
+        client.post(DOCUMENTS, json={"text": f"text {n}", "pipeline": "notes"})
+        client.post(DOCUMENTS, json={"text": f"later {n}", "pipeline": "notes", **later})
+    every = [one["id"] for one in client.get(DOCUMENTS).json()["documents"]]
+    for words, word, number in (
+        ("bullmq", "waiting", 3), ("bullmq", "delayed", 3), ("bullmq", "active", 0), ("documents", "queued", 6),
+        ("images", "pending", 6), ("perdure", "waiting", 3), ("bullmq", "queued", 3),
+    ):  # fmt: skip
+        asked: dict[str, Any] = {"words": words, "state": word, "limit": 2}
+        asked["created_after"] = "2020-01-01T00:00:00Z"
+        found, after = [], None
+        while True:
+            page = client.get(DOCUMENTS, params=asked | ({"after": after} if after else {})).json()
+            found += page["documents"]
+            if (after := page["next"]) is None:
+                break
+        assert len(found) == number, (words, word)
+        assert [one["id"] for one in found] == [id_ for id_ in every if id_ in {one["id"] for one in found}]
+        assert word == "queued" or {one["state"] for one in found} <= {word}
 
 
 @pytest.mark.parametrize("path", [DOCUMENTS, "/v3/dead", "/v3/webhooks/deliveries"])

@@ -47,6 +47,35 @@ def test_a_rerun_takes_the_callers_organisation_alone(server: Server) -> None:
     assert states == {ours: 2, theirs: 1}
     (act,) = server.run(server.service.acts(verb="requeue"))
     assert (act.who, act.target, act.reason) == ("key test", ours, "better")
+    assert answer.json()["looked_at"] == 1, "how many documents others have is none of its business"
+
+
+def test_a_rerun_goes_on_from_any_id(server: Server) -> None:
+    """Ids that another system gave may have any form, and so may names of organisations."""
+    for n in range(3):
+        added(server, "a@cme", f"{n}")
+    client, seen, after = server.client("a@cme", "write"), 0, None
+    for _ in range(4):
+        answer = client.post("/v3/rerun", json={**RERUN, "dry_run": True, "limit": 1, "after": after}).json()
+        seen, after = seen + answer["found"], answer["last"]
+        if after is None:
+            break
+    assert seen == 3
+
+
+def test_what_others_call_theirs_is_not_told(server: Server) -> None:
+    """Neither by a list of names nor by another answer to a name that only others have."""
+    for org, collection in (("zeta", "merger"), ("acme", "invoices")):
+        server.run(server.service.add(text="dies", pipeline="letters", org=org, collection=collection))
+    server.run(server.service.run_until_idle())
+    client = server.client("acme")
+    for path in ("/v3/dead", "/v3/dead/groups"):
+        for name in ("merger", "mergers", "zz"):
+            answer = client.get(path, params={"failed": f"{name}.failed"})
+            assert (answer.status_code, answer.json()["code"]) == (422, "name_unknown")
+            assert "merger" not in answer.json()["detail"].partition(";")[2]
+        assert client.get(path, params={"failed": "invoices.failed"}).status_code == 200
+        assert "invoices" in client.get(path, params={"failed": "invoice.failed"}).json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +108,21 @@ def test_limits_are_set_shown_and_lifted(server: Server) -> None:
     acts = server.run(server.service.acts(verb="limit"))
     assert {act.who for act in acts} == {"key test"}
     assert acts[-1].reason.endswith("gently")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_damaged_packed_file_is_the_callers(cut: bool, server: Server) -> None:
+    packed = bytearray(gzip.compress(bytes(range(256)) * 100))
+    packed[40:60] = b"\xff" * 20
+    sent = gzip.compress(b"{}\n" * 1000)[:-20] if cut else bytes(packed)
+    answer = server.client("acme", "operate").post("/v3/dead/import", content=sent, headers=LINES)
+    assert (answer.status_code, answer.json()["code"]) == (422, "file_unreadable")
+    assert "/" not in answer.json()["detail"], "where the server keeps it is none of their business"
+
+
+def test_follow_up_jobs_are_not_exported(server: Server) -> None:
+    answer = server.client("acme").get("/v3/dead/export", params={"job": "detect_connections"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "where_unknown")
 
 
 def test_a_sweep_is_done_and_in_the_trail(server: Server) -> None:

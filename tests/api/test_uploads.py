@@ -300,6 +300,26 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+def test_a_server_stops_at_the_moment_at_which_the_time_of_a_body_runs_out() -> None:
+    wrong: list[dict[str, Any]] = []
+
+    async def act() -> None:
+        async def stream() -> AsyncIterator[bytes]:
+            await asyncio.sleep(60)
+            yield b""
+
+        uploads, loop = Uploads(), asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: wrong.append(context))
+        at_s = loop.time() + 0.1
+        loop.call_at(at_s - 0.05, time.sleep, 0.1)  # so that both that follow are due in one turn of the loop
+        loop.call_at(at_s + 0.01, uploads.stop)
+        with pytest.raises(TimeoutError):
+            await uploads.next(stream(), at_s)
+
+    asyncio.run(act())
+    assert wrong == []
+
+
 def test_a_time_that_runs_out_while_a_piece_is_written_is_said_as_such() -> None:
     async def stream() -> AsyncIterator[bytes]:
         while True:

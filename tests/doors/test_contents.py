@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from perdure import Perdure
 from perdure.pipelines.document import documents
-from tests.doors.command import perdure, refused, succeeded
+from tests.doors.command import COMMAND, environment, perdure, refused, succeeded
 
 
 @pytest.fixture
@@ -44,6 +47,31 @@ def test_the_content_is_written_byte_for_byte(store: str, tmp_path: Path) -> Non
     refused(2, "document_unknown", "content", "nothing", "--store", store)
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b"a\tb\r\n\xc3\xa9\n", True), (b"\x1b]0;owned\x07", False), (b"a\rb", False), (b"\xc2\x9b2J", False),
+        (b"\xff", False), (b"a\0b", False),
+    ],
+)  # fmt: skip
+def test_a_terminal_is_given_nothing_that_it_would_obey(
+    content: bytes, shown: bool, store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    id_ = json.loads(succeeded("add", str(tmp_path / "a.txt"), "--json", "--store", store))["id"]
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "content", id_, "--store", store]
+    try:
+        done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, env=environment(), check=False)
+        os.write(theirs, b".")
+        written = os.read(ours, 1000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == (0 if shown else 2), done.stderr
+    assert (written == b".") is not shown
+
+
 def test_events_are_shown_the_newest_last(store: str) -> None:
     first = added(store)
     second = added(store, "--key", "k")
@@ -54,6 +82,9 @@ def test_events_are_shown_the_newest_last(store: str) -> None:
     assert later == ""
     assert first in succeeded("events", "--document", first, "--store", store)
     assert second not in succeeded("events", "--document", first, "--store", store)
+    assert first in succeeded("events", "--document", first[:-2], "--store", store)
+    succeeded("delete", first, "--store", store)
+    assert first in succeeded("events", "--document", first, "--store", store)
     refused(2, "event_unknown", "events", "--name", "document.lost", "--store", store)
 
 

@@ -147,7 +147,8 @@ def test_states_times_words_and_short_ids_at_the_command_line(three_books: tuple
     assert listed("--status", "held") == listed("--state", "pending") == [third, second, first]
     assert listed("--created-after", "1h") == [third, second, first]
     assert listed("--created-before", "1h") == listed("--finished-after", "2020-01-01") == []
-    assert refused(2, "time_invalid", "list", "--created-after", "2030-13-01", "--store", url)
+    for wrong in ("2030-13-01", "999999w"):
+        assert refused(2, "time_invalid", "list", "--created-after", wrong, "--store", url)
     page = json.loads(succeeded("list", "--json", "--limit", "1", "--store", url))
     assert listed("--after", page["after"]) == listed("--after", third[:-3]) == [second, first]
     words = json.loads(succeeded("list", "--json", "--words", "bullmq", "--store", url))

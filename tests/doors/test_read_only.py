@@ -79,6 +79,10 @@ def test_it_can_be_looked_at(place: Path) -> None:
         (("show", id_), id_),
         (("why", id_), "done"),
         (("timeline", id_), "done"),
+        (("content", id_), "a"),
+        (("events",), "document.done"),
+        (("metrics",), "perdure_documents"),
+        (("dead", "list"), "No dead documents"),
     ):
         ended = run(place, *COMMAND, *command)
         assert (ended.returncode, said in ended.stdout) == (0, True), ended.stdout + ended.stderr
@@ -92,6 +96,8 @@ def test_it_can_be_looked_at(place: Path) -> None:
         ("pause", "documents"),
         ("cancel", "ID"),
         ("sweep", "--once"),
+        ("dead", "export"),
+        ("audit",),
         ("migrate",),
         ("serve", "--port", "0"),
     ],

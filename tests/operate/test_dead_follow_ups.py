@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from perdure import Document, Permanent, Pipeline, Result
 from perdure.cli.main import app as command
+from perdure.errors import InputInvalid
 from perdure.operate.requeue import RequeueOptions
 from perdure.operate.status import overview
 from perdure.testing import Trial, drain, trial
@@ -188,6 +189,41 @@ def test_canaries_of_follow_ups_are_waited_for(store_url: str) -> None:
         told = app._call(go())
         assert told.requeued == 1
         assert "have not ended" in told.stopped
+
+
+def test_a_canary_of_several_follow_ups_of_one_document(store_url: str) -> None:
+    """The rest waits for it, also where they were named by their one document."""
+    jobs = [Pipeline("first", attempts=1), Pipeline("second", attempts=1)]
+
+    def fail(doc: Document) -> int:
+        raise Permanent("no", "no")
+
+    for job in jobs:
+        job.stage(fail)
+    made = Pipeline("books", then=jobs)
+
+    @made.stage
+    def read(doc: Document) -> Result[str]:
+        return Result(doc.text, spawn=[job.job(doc) for job in jobs])
+
+    with trial(made, store=store_url) as app:
+        (id_,) = added(app, "one")
+        told = app.requeue_dead([id_], how={"canary": 1, "canary_wait_s": 0.01})
+        assert (told.found, told.requeued) == (2, 1)
+        assert told.stopped.endswith("the other 1 are still dead")
+
+
+def test_to_export_or_purge_follow_ups_is_refused(store_url: str, tmp_path: Path) -> None:
+    with opened(store_url, ["connect"]) as app:
+        added(app, "one")
+        for act in (
+            lambda: app.export(tmp_path / "out.jsonl", job="connect"),
+            lambda: app.purge(export=None, job="connect"),
+        ):
+            with pytest.raises(InputInvalid, match="neither exported nor purged") as refused:
+                act()
+            assert refused.value.code == "where_unknown"
+        assert app.export(tmp_path / "all.jsonl").exported == 0
 
 
 def test_the_command_shows_and_requeues_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from perdure import Document, Permanent, Pipeline
 from perdure.cli.main import app as command
 from perdure.errors import InputInvalid
+from perdure.operate.nearest import nearest
 from perdure.testing import drain, trial
 
 
@@ -56,6 +58,16 @@ def test_a_stage_that_jobs_of_another_app_stand_at_is_known(store_url: str) -> N
         app.add(text="x", pipeline="other")
     with trial(letters(), store=store_url) as app:
         assert app.dead(failed="press.failed").documents == []
+
+
+def test_very_many_and_very_long_names_hold_nobody_up() -> None:
+    """Callers choose the names of collections, and this runs where all others are served."""
+    known = [f"{'ab' * 450}{n}" for n in range(2_000)] + [f"name-{n:05}" for n in range(20_000)]
+    began_s = time.process_time()
+    assert nearest("ab" * 450, [*known, "abacus"]).startswith("there are: ab")
+    assert nearest("name-0001", known).startswith("did you mean: name-00")
+    assert time.process_time() - began_s < 2
+    assert nearest("wiegh", ["weigh", *known[:100]]) == "did you mean: weigh?"
 
 
 def test_hold_and_limit(store_url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from perdure.store.open import open_store
 from perdure.watch.board import Board
+from perdure.watch.overall import Overall
 from perdure.watch.shared_counters import SharedCounters
 from tests.doors.command import COMMAND, environment
 from tests.ports import free_ports
@@ -153,3 +154,36 @@ def test_two_processes_add_up_and_a_third_reads(store_url: str) -> None:
             await store.close()
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_what_a_cancelled_process_had_in_hand_is_not_added_twice(store_url: str, moment: int) -> None:
+    """The store may have written it although nobody waited for that any more."""
+
+    async def act() -> None:
+        store = open_store(store_url)
+        await store.open()
+        try:
+            board = Board.private()
+            board.add("perdure_workers_lost_total")
+            shared = SharedCounters((board,), store)
+            adding = asyncio.create_task(shared.add())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            adding.cancel()
+            await asyncio.wait([adding])
+            board.add("perdure_workers_lost_total")
+            await shared.add()
+            assert await shared.read() == {("perdure_workers_lost_total",): 2}
+        finally:
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_of_services_with_one_name_the_worst_is_shown(tmp_path: Path) -> None:
+    """Those that are too many to be told apart are called `other`."""
+    overall = Overall(open_store(f"sqlite:///{tmp_path}/s.db"), Board.private())
+    for share in (1.0, 0.25, 0.9):
+        overall.least("perdure_dependency_success_share", "other", value=share)
+    assert overall.found == {("perdure_dependency_success_share", "other"): 0.25}

@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from perdure import Perdure
 from perdure.app import AsyncPerdure
 from perdure.core.events import DocumentDead, StuckSwept
+from perdure.store.open import open_store
+from perdure.watch.board import Board
 from perdure.watch.metrics import RETRY_JOB
 from perdure.watch.push import Pusher, store_name
 from tests.doors.command import COMMAND, environment, perdure, succeeded
@@ -120,6 +122,28 @@ def test_two_hosts_do_not_overwrite_each_other_and_each_adds_up(gateway: str, st
     for metric in RETRY_JOB:
         name = f"{metric.name}_sum" if metric.kind == "histogram" else metric.name
         assert set(found(name)) == {"here", "there"}, metric.name
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_what_a_cancelled_push_had_counted_is_not_counted_twice(store_url: str, moment: int) -> None:
+    async def act() -> None:
+        store, board = open_store(store_url), Board.private()
+        await store.open()
+        try:
+            pusher = Pusher("http://127.0.0.1:9", store_url, store, (board,), "here")
+            for _ in range(2):
+                board.add("retry_job_runs_total", "success")
+                pushing = asyncio.create_task(pusher.push())
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+                pushing.cancel()
+                await asyncio.wait([pushing])
+            assert await pusher.push() is not None  # nobody is there
+            assert await store.count_for("here", {}) == {'["retry_job_runs_total", "success"]': 2}
+        finally:
+            await store.close()
+
+    asyncio.run(act())
 
 
 def test_a_worker_pushes_what_it_counted_if_asked(gateway: str, tmp_path: Path) -> None:

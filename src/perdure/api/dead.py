@@ -18,7 +18,7 @@ from perdure.api.caller import Caller, Operator, Reader, Writer
 from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, DocumentId, Service
 from perdure.api.views import Number, Text, Whole
-from perdure.operate.choosing import Choice, DeadOptions, count
+from perdure.operate.choosing import Choice, DeadOptions, count, documents_of
 from perdure.operate.dead import Inspected
 from perdure.operate.groups import Group
 from perdure.operate.requeue import RequeueOptions
@@ -168,7 +168,7 @@ async def purge(request: Request, service: Service, caller: Operator, meant: Pur
 @router.get("/export", response_class=StreamingResponse)
 async def export(service: Service, caller: Reader, which: WhichQuery) -> StreamingResponse:
     """All of them as JSON lines, with what it takes to bring them back (`perdure dead import`)."""
-    choice = await service.choose(**which.options(caller))
+    choice = await documents_of(service.store, await service.choose(**which.options(caller)))
     headers = {"Content-Disposition": 'attachment; filename="dead.jsonl"'}
     return StreamingResponse(_lines(service, choice, caller.who), media_type=NDJSON, headers=headers)
 

@@ -113,11 +113,17 @@ def _of_text(text: str | None) -> str | None:
 
 
 def _options(new: NewDocument, body: Received, how: How, number: int) -> EncodedOptions:
-    words = {"url": new.url, "text": new.text, "json": new.data, "file": new.file or body.path}
-    named = [word for word, value in words.items() if value is not None]
+    given_as = (
+        ("url", new.url),
+        ("text", new.text),
+        ("json", new.data),
+        ("file", new.file),
+        ("file", body.path),
+    )
+    named = [word for word, value in given_as if value is not None]
     if len(named) != 1:
         got = " and ".join(named) or "nothing"
-        raise InputInvalid(f"hand in exactly one of {', '.join(words)}; got {got}")
+        raise InputInvalid(f"hand in exactly one of url, text, json, file; got {got}")
     given: EncodedOptions = {}
     if new.url is not None:
         given["url"] = new.url

@@ -125,7 +125,8 @@ class Uploads:
         """The server stops."""
         self.until_s = asyncio.get_running_loop().time() + STOPPING_S
         for wait in self._waits:
-            wait.reschedule(min(wait.when() or math.inf, self.until_s))
+            if not wait.expired():  # its time has run out just now
+                wait.reschedule(min(wait.when() or math.inf, self.until_s))
 
     async def next(self, stream: AsyncIterator[bytes], until_s: float) -> bytes:
         """The next piece. Raises: TimeoutError, StopAsyncIteration."""
@@ -145,9 +146,9 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncItera
     stream, loop = aiter(request.stream()), asyncio.get_running_loop()
     until_s, size, waited_s = loop.time() + limits.total_s, 0, 0.0
     while (now_s := loop.time()) < until_s:
+        wait_until_s = min(until_s, now_s + limits.pause_s)
         try:
             # only around the wait: a time that ran out while the piece is worked on would cancel whoever works on it
-            wait_until_s = min(until_s, now_s + limits.pause_s)
             piece = await uploads.next(stream, wait_until_s)
         except StopAsyncIteration:
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.options import DocumentArgument, JsonOption, ReasonOption, StoreOption, WhoOption
-from perdure.cli.saying import say
+from perdure.cli.saying import say, visible
 
 if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
@@ -62,12 +62,21 @@ def content(
             ) from None
         say(f"{len(found):,} bytes in {output}")
         return
-    if sys.stdout.isatty() and b"\0" in found:
-        raise InputInvalid(
-            "the content is not text; write it to a file with --output FILE", code="file_unwritable"
-        )
+    if sys.stdout.isatty() and not _is_plain(found):
+        told = "a terminal would obey or cannot show what is in the content; write it to a file with --output FILE"
+        raise InputInvalid(told, code="file_unwritable")
     sys.stdout.buffer.write(found)
     sys.stdout.buffer.flush()
+
+
+def _is_plain(found: bytes) -> bool:
+    """Whether it is text of which a terminal obeys nothing but ends of lines and tabs."""
+    try:
+        text = found.decode()
+    except UnicodeDecodeError:
+        return False
+    plain = text.replace("\r\n", "\n")
+    return visible(plain, lines=True) == plain
 
 
 def events(
@@ -84,7 +93,7 @@ def events(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what happened to documents, the newest last: added, done, dead, held, requeued …"""
+    """Show what happened to documents, the newest last: done, dead, held, requeued …"""
     from perdure.cli.opened import opened
     from perdure.errors import InputInvalid
     from perdure.store.feed import NAMES, START
@@ -93,11 +102,16 @@ def events(
         known = ", ".join(NAMES)
         raise InputInvalid(f"there is no event {unknown[0]!r}; there are {known}", code="event_unknown")
 
-    def wanted(one: Happened) -> bool:
-        return (not name or one.name in name) and document in (None, one.document_id)
-
     async def run(app: AsyncPerdure) -> None:
         import asyncio
+
+        from perdure.operate.whole_ids import whole
+
+        known = await whole(app.store, document, org) if document is not None else None
+        meant = known[1] if known is not None else document  # it may be deleted by now
+
+        def wanted(one: Happened) -> bool:
+            return (not name or one.name in name) and meant in (None, one.document_id)
 
         place, last = after or START, deque[Any](maxlen=limit)
         while page := await app.happened(org=org, after=place, limit=PAGE):

@@ -163,7 +163,7 @@ def export(
     which: WhichArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is standard output, .gz is packed.")
     ] = "-",
@@ -175,7 +175,7 @@ def export(
 
     given = _asked(
         which or [], group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
     )  # fmt: skip
     raise typer.Exit(run(AsyncPerdure(store), given, output, who, json, reason))
 
@@ -198,7 +198,7 @@ def purge(
     which: WhichArgument = None,
     group: GroupOption = None, stage: StageOption = None, code: CodeOption = None, error_type: TypeOption = None,
     collection: CollectionOption = None, pipeline: PipelineOption = None, queue: QueueOption = None,
-    job: JobOption = None, org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
+    org: OrgOption = None, older_than: OlderOption = None, newer_than: NewerOption = None,
     everything: AllOption = False,
     output: Annotated[
         str | None,
@@ -218,7 +218,7 @@ def purge(
 
     given = _asked(
         which or [], everything, group=group, stage=stage, code=code, error_type=error_type, collection=collection,
-        pipeline=pipeline, queue=queue, job=job, org=org, older_than=older_than, newer_than=newer_than,
+        pipeline=pipeline, queue=queue, org=org, older_than=older_than, newer_than=newer_than,
     )  # fmt: skip
     how = Purge(output, no_export, dry_run, yes, each, reason, who)
     raise typer.Exit(run(AsyncPerdure(store), given, how, json))

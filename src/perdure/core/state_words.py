@@ -39,3 +39,9 @@ def said(state: str, words: str | None) -> str:
     if words not in WORDS:
         raise ValueError(f"there are no words of {words!r}; one of: {', '.join(WORDS)}")
     return WORDS[words][state]
+
+
+def states_of(word: str, words: str | None) -> frozenset[State]:
+    """The states that this word means in that system; none if it is no word there."""
+    table = WORDS.get(words or "", {})
+    return frozenset(State(state) for state, known in table.items() if known == word.strip().lower())

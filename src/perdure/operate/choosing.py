@@ -102,7 +102,7 @@ async def resolved(store: SqlStore, options: DeadOptions, known: Iterable[str] =
         where = replace(where, group=await _fingerprint(store, group, where.org))
     if (failed := options.get("failed")) is not None:
         where = replace(where, names=names_of(failed))
-        await _check_names(store, failed, where.names, known)
+        await _check_names(store, failed, where, known)
     older, newer = options.get("older_than"), options.get("newer_than")
     if older is not None or newer is not None:
         now_ms = await store.now_ms()
@@ -130,12 +130,14 @@ async def _fingerprint(store: SqlStore, prefix: str, org: str | None) -> str:
     return found[0]
 
 
-async def _check_names(store: SqlStore, failed: str, names: Sequence[str], known: Iterable[str]) -> None:
-    """InputInvalid for a name that no stage, collection, pipeline or follow-up job has."""
+async def _check_names(store: SqlStore, failed: str, where: Where, known: Iterable[str]) -> None:
+    """InputInvalid for a name that no stage, collection, pipeline or follow-up job has; it names nothing of other
+    organisations than the one that is meant."""
+    names = where.names
     words = {FETCH, *(stage for _, stage in ALIASES.values() if stage is not None), *chain(*WORDS.values())}
     if words & set(names) or set(known) & set(names):
         return
-    found = await store.names(names)
+    found = await store.names(names, where.org)
     if not set(names) & found:
         message = f"nothing is called {failed.removesuffix(FAILED)!r}; {nearest(names[0], {*known, *words, *found})}"
         raise InputInvalid(message, code="name_unknown")
@@ -170,9 +172,12 @@ async def pages(store: SqlStore, choice: Choice, size: int) -> AsyncIterator[lis
 
 
 async def documents_of(store: SqlStore, choice: Choice) -> Choice:
-    """The same without follow-up jobs: only documents are exported and purged."""
+    """The same without follow-up jobs: only documents are exported and purged. Raises: InputInvalid."""
     if choice.keys is None:
-        return replace(choice, where=replace(choice.where, job=choice.where.job or ""))
+        if choice.where.job:
+            told = "follow-up jobs are neither exported nor purged, only documents are; leave out job"
+            raise InputInvalid(told, code="where_unknown")
+        return replace(choice, where=replace(choice.where, job=""))
     dead = {key: await store.dead_one(*key) is not None for key in choice.keys}
     alive = tuple(
         (id_, "refused: the document is not dead, a follow-up job of it is")
@@ -185,8 +190,10 @@ async def documents_of(store: SqlStore, choice: Choice) -> Choice:
 
 
 async def count(store: SqlStore, choice: Choice) -> int:
-    """How many there are."""
-    return await store.dead_count(choice.where) if choice.keys is None else len(choice.keys)
+    """How many there are; of a document that is not dead, its follow-up jobs that are."""
+    if choice.keys is None:
+        return await store.dead_count(choice.where)
+    return sum([len(await dead_of(store, key)) for key in choice.keys])
 
 
 async def dead_of(store: SqlStore, key: Key) -> list[DeadRecord]:

@@ -138,7 +138,9 @@ class DeadVerbs(Desk):
     async def exporting(
         self, choice: Choice, target: Target, who: str | None = None, reason: str = ""
     ) -> AsyncGenerator[Exported, None]:
-        """`export` page by page; into an open file, too."""
+        """`export` page by page; into an open file, too. Raises: StoreReadOnly, before anything is written: what
+        leaves the store is in the trail."""
+        self.store.must_write()
         by, why = self._who(who), reason_kept(reason)
         told = Exported()
         async with aclosing(exporting(self.store, self.blobs, choice, target)) as doing:

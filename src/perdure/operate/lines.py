@@ -10,6 +10,7 @@ import binascii
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,8 +157,8 @@ def opened(source: str) -> Iterator[IO[bytes]]:
             yield gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[misc]
     except FileNotFoundError:
         raise InputInvalid(f"there is no file {path}; check the path", code="file_missing") from None
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise InputInvalid(f"{path} is cut off or damaged: {error}", code="file_unreadable") from None
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InputInvalid(f"{path.name} is cut off or damaged: {error}", code="file_unreadable") from None
     except OSError as error:
         raise InputInvalid(
             f"{path} cannot be read: {error.strerror or error}", code="file_unreadable"

@@ -87,7 +87,7 @@ async def rerun(
     counts: Counter[str] = Counter()
     models: Counter[str] = Counter()
     org = conditions.place.get("org")
-    place, more = (org or "", "") if after is None else _place(after), True
+    place, more = (org or "", "") if after is None else _place(after, org), True
     while more and (limit is None or counts["found"] < limit):
         page = await store.checkpoints(place, PAGE, stage.name, stage.was)
         if page:
@@ -100,7 +100,7 @@ async def rerun(
         if limit is not None and counts["found"] + len(found) > limit:
             found, more = found[: limit - counts["found"]], True
             place = (found[-1].org, found[-1].document_id)
-        counts["looked_at"] += len(page)
+        counts["looked_at"] += sum(org in (None, one.org) for one in page)
         counts["found"] += len(found)
         if conditions.states is None:
             counts["running"] += sum(one.state == "open" for one in fitting)
@@ -135,7 +135,10 @@ def not_on_its_own(pipeline: Pipeline, others: Iterable[Pipeline]) -> InputInval
     )
 
 
-def _place(last: str) -> tuple[str, str]:
+def _place(last: str, org: str | None) -> tuple[str, str]:
+    """Organisation and id; both may have any form, so the organisation is the one that is asked for, if one is."""
+    if org is not None and last.endswith(f"@{org}"):
+        return org, last.removesuffix(f"@{org}")
     id_, sign, org = last.partition("@")
     if not sign:
         raise InputInvalid(

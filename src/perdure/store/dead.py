@@ -35,10 +35,6 @@ _REVIVE = (
     "finished_ms = NULL WHERE org = $2 AND document_id = $3 AND key = $4 AND state = 'dead' AND EXISTS (SELECT 1 "
     "FROM dead x WHERE x.org = $2 AND x.document_id = $3 AND x.job = $5 AND x.generation = $6) RETURNING queue, lane"
 )
-_NAMES = (
-    "SELECT place FROM counter WHERE subject = 'document' UNION SELECT pipeline FROM flow "
-    "UNION SELECT stage FROM dead UNION SELECT pipeline FROM dead UNION SELECT job FROM dead WHERE job <> ''"
-)
 _TRACEBACK = (
     "SELECT traceback FROM attempt WHERE org = $1 AND document_id = $2 AND job_key = $3 AND generation = $4 "
     "ORDER BY claim DESC LIMIT 1"
@@ -138,14 +134,22 @@ class DeadLetters(Reading):
         found = await self._rows(_TRACEBACK, one.org, one.id, _key(one), one.generation)
         return found[0][0] if found else None
 
-    async def names(self, wanted: Sequence[str]) -> set[str]:
-        """What documents and jobs of this store are called by: collections and pipelines, of dead ones stages and
-        follow-up jobs, and of the `wanted` names those that a job stands at as its stage."""
-        found = {row[0] for row in await self._rows(_NAMES)}
-        for name in set(wanted) - found:
-            found |= {
-                row[0] for row in await self._rows("SELECT stage FROM job WHERE stage = $1 LIMIT 1", name)
-            }
+    async def names(self, wanted: Sequence[str], org: str | None = None) -> set[str]:
+        """What documents and jobs (of one organisation, if it is given) are called by: collections and pipelines, and
+        if none of the `wanted` names is one, also stages and follow-up jobs of dead ones, and stages of jobs."""
+        whose, mine = ("TRUE", ()) if org is None else ("org = $1", (org,))
+        places = f"SELECT place FROM counter WHERE subject = 'document' AND {whose}"
+        if org is None:
+            places += " UNION SELECT pipeline FROM flow"
+        found = {row[0] for row in await self._rows(places, *mine)}
+        if found.isdisjoint(wanted):
+            dead = await self._rows(f"SELECT DISTINCT stage, pipeline, job FROM dead WHERE {whose}", *mine)
+            found.update(*(filter(None, names) for names in dead))
+        if found.isdisjoint(wanted):
+            one = f"${len(mine) + 1}"
+            job = f"SELECT stage, pipeline FROM job WHERE {whose} AND (stage = {one} OR pipeline = {one}) LIMIT 1"
+            for name in wanted:
+                found.update(*await self._rows(job, *mine, name))
         return found
 
     async def dead_jobs(self) -> dict[str, int]:

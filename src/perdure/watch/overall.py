@@ -92,6 +92,11 @@ class Overall:
         key = (name, *map(label, labels))
         self.found[key] = max(self.found.get(key, 0.0), float(value))
 
+    def least(self, name: str, *labels: str, value: float) -> None:
+        """The smallest of several that are called the same."""
+        key = (name, *map(label, labels))
+        self.found[key] = min(self.found.get(key, value), float(value))
+
 
 async def _pulse(to: Overall) -> None:
     pulse = await to.store.pulse()
@@ -136,7 +141,7 @@ async def _dependencies(to: Overall) -> None:
         to.add("perdure_documents_held", names[one.name], value=one.held)
         to.most("perdure_dependency_held_seconds", names[one.name], value=down_s)
         answered = 1.0 if one.success_share is None else one.success_share
-        to.most("perdure_dependency_success_share", names[one.name], value=answered)
+        to.least("perdure_dependency_success_share", names[one.name], value=answered)
 
 
 async def _outbox(to: Overall) -> None:

@@ -30,6 +30,7 @@ from perdure.watch.meter import Meter
 from perdure.watch.metrics import RETRY_JOB
 from perdure.watch.overall import Overall
 from perdure.watch.render import registry_of
+from perdure.watch.shared_counters import ToItsEnd
 
 JOB = "perdure_sweep"
 PATIENCE_S = 10.0
@@ -51,6 +52,7 @@ class Pusher:
         self.store = store
         self.boards = boards
         self._told: dict[Key, int] = {}
+        self._counting = ToItsEnd()
 
     async def push(self) -> str | None:
         """Tell what happened since the last time; what went wrong, if anything did. Nothing is lost then."""
@@ -73,6 +75,13 @@ class Pusher:
 
     async def _added_up(self) -> dict[Key, float]:
         """What all programs of this host have counted so far, ours included, and how the store is doing now."""
+        total = await self._counting.run(self._count)
+        overall = await Overall(self.store, self.boards[0]).read()
+        now = {key: value for key, value in overall.items() if key[0] in GAUGES}
+        named = ((tuple(json.loads(name)), value) for name, value in total.items())
+        return now | {key: value / _scale(key) for key, value in named}
+
+    async def _count(self) -> dict[str, int]:
         read = together(self.boards)
         counted = {key: round(value * _scale(key)) for key, value in read.items() if key[0] in COUNTED}
         more = {
@@ -82,10 +91,7 @@ class Pusher:
         }
         total = await self.store.count_for(self.group["instance"], more)
         self._told = counted
-        overall = await Overall(self.store, self.boards[0]).read()
-        now = {key: value for key, value in overall.items() if key[0] in GAUGES}
-        named = ((tuple(json.loads(name)), value) for name, value in total.items())
-        return now | {key: value / _scale(key) for key, value in named}
+        return total
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

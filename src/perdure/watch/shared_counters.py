@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from perdure.core.events import Events
 from perdure.errors import StoreError
@@ -28,6 +29,23 @@ SHARED = frozenset(
     if metric.of == "process" and metric.kind != "gauge" and metric.name != "perdure_scrape_errors_total"
 )
 _log = logging.getLogger("perdure.metrics")
+T = TypeVar("T")
+
+
+class ToItsEnd:
+    """Runs one piece of work after the other, each to its end even if its caller is cancelled: the store may write all
+    the same, and numbers that nobody noted as written would be added again."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The work's answer. Raises: what it raises."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        task = asyncio.create_task(work())
+        self._task = task
+        return await asyncio.shield(task)
 
 
 class SharedCounters:
@@ -41,9 +59,13 @@ class SharedCounters:
         self._names = SHARED - elsewhere
         self.store = store
         self._added: dict[Key, float] = {}
+        self._adding = ToItsEnd()
 
     async def add(self) -> None:
         """Add what was counted since the last time; a new number is added even if it is 0. StoreError."""
+        await self._adding.run(self._add)
+
+    async def _add(self) -> None:
         counted = {key: value for key, value in together(self.boards).items() if key[0] in self._names}
         more = {key: value - self._added.get(key, 0.0) for key, value in counted.items()}
         new = {json.dumps(key): n for key, n in more.items() if n or key not in self._added}
