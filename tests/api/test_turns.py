@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.api import turns
-from perdure.api.turns import AT_ONCE, TURN, Ending, Turns, pass_on
+from perdure.api.turns import AT_ONCE, MANY, TURN, Ending, Turns, pass_on
 from tests.api.server import Server
 
 
@@ -100,6 +100,61 @@ async def test_a_request_that_takes_long_keeps_no_other_waiting(one: Asking) -> 
     await asyncio.gather(*tasks)  # though none of them is ended
 
     assert one.number("a") == 4
+
+
+@asking
+async def test_who_floods_the_server_has_one_request_under_way(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    tasks = [one.ask("a") for _ in range(MANY + 6)]
+    for task in tasks:
+        await task
+        if one.turns.waiting >= MANY:
+            assert one.number("a") <= AT_ONCE - (len(tasks) - one.turns.waiting > AT_ONCE)
+        one.end("a")
+
+    assert one.turns.waiting == 0
+
+
+@asking
+async def test_a_flood_of_slow_requests_is_not_let_in_at_once(one: Asking) -> None:
+    """A server that is slow because of it would let in the rest, and be slower."""
+    one.ask("b")
+    await settle()
+    for _ in range(100):
+        one.ask("a")
+    await asyncio.sleep(3.5 * turns.COUNTS_S)
+
+    assert one.number("a") <= AT_ONCE + 2
+
+
+@asking
+async def test_uploads_of_an_organisation_pause_together(one: Asking) -> None:
+    one.ask("b")
+    await one.ask("a")
+    began_s = asyncio.get_running_loop().time()
+    await asyncio.gather(*(one.turns.pace("a", 0.02) for _ in range(5)))
+    assert asyncio.get_running_loop().time() - began_s >= 5 * 0.02 * turns.PAUSES - 0.02
+
+
+@asking
+async def test_uploads_of_who_is_alone_do_not_pause(one: Asking) -> None:
+    await one.ask("a")
+    async with asyncio.timeout(1):
+        await one.turns.pace("a", 10.0)
+
+
+@asking
+async def test_a_body_is_paced_by_its_megabytes(one: Asking) -> None:
+    one.ask("b")
+    await one.ask("a")
+    scope = one.entered[-1][1]
+    began_s = asyncio.get_running_loop().time()
+    for _ in range(8):
+        await turns.received(scope, turns.PIECE_BYTES // 2, 0.005)
+    took_s = asyncio.get_running_loop().time() - began_s
+    assert took_s >= turns.PAUSES * (8 * 0.005 + 4 * turns.PIECE_BYTES / turns.PIECE_PER_S) - 0.05
+    await turns.received({}, turns.PIECE_BYTES, 9.0)  # of a route that needs no key
 
 
 @asking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +131,16 @@ def test_a_sweep_is_done_and_in_the_trail(server: Server) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "success")
     (act,) = server.run(server.service.acts(verb="sweep"))
     assert (act.who, act.reason) == ("key test", "now")
+
+
+@pytest.mark.parametrize("lines", [b" " * (64 << 20), b'{"content": "' + b"A" * (64 << 20)])
+def test_a_packed_body_counts_by_what_is_in_it(lines: bytes, tmp_path: Path) -> None:
+    """A megabyte of gzip unpacks to a gigabyte, which would be written to the disk line by line."""
+    with Server(f"sqlite:///{tmp_path}/perdure.db", document_bytes_max=8 << 20) as small:
+        answer = small.client("acme", "operate").post(
+            "/v3/dead/import", content=gzip.compress(lines), headers=LINES
+        )
+    assert (answer.status_code, answer.json()["code"]) == (413, "input_too_large")
 
 
 @pytest.mark.parametrize("packed", [False, True])

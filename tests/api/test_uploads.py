@@ -326,7 +326,7 @@ def test_a_time_that_runs_out_while_a_piece_is_written_is_said_as_such() -> None
             yield b"x"
 
     app = SimpleNamespace(state=SimpleNamespace(uploads=Uploads()))
-    request: Any = SimpleNamespace(stream=stream, app=app)
+    request: Any = SimpleNamespace(stream=stream, app=app, scope={})
 
     async def slow() -> None:
         async for _ in pieces(request, Limits(MB, MB, 10, 0.05), MB):

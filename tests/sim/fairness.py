@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.sim.tables import JobRow, Move
 
 #: How many plain jobs of others may be claimed before one's own: a few turns for each other organisation at twice the
-#: weight, a batch that was taken at once, and the slots of a worker beside those that one organisation holds.
-PASSED_OVER_MAX = 20
+#: weight, and a batch that was taken at once.
+PASSED_OVER_MAX = 16
 Flow = tuple[str, str]  # queue and pipeline
 
 

@@ -12,7 +12,7 @@ from perdure.store import passing
 from perdure.store.operations import Claim, Passing, Raise
 from perdure.store.records import Claimed
 from tests.store.making import QUEUE, World, document, later
-from tests.store.test_fairness import pile
+from tests.store.test_fairness import pile, served
 from tests.store.test_plans import _literal, connected, walked
 
 BIG = ("big",)
@@ -68,6 +68,23 @@ async def test_who_runs_ahead_of_those_that_are_passed_over_is_found_there(world
     found = [org for _ in range(100) for org in orgs_of(await claim(world, 3))]
 
     assert found == ["quick"] * 300  # the last ones are hundreds of turns behind the head
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_turns_that_were_passed_over_are_not_saved_up(world: World, batch: int) -> None:
+    """Else all others would wait until who was passed over has had them."""
+    await pile(world, "big", 200)
+    await pile(world, "quick", 60)
+    for _ in range(60 // batch):
+        assert orgs_of(await claim(world, batch)) == ["quick"] * batch
+    await pile(world, "quick", 40)
+    await pile(world, "new", 10)
+
+    shares = await served(world, 40, batch)
+
+    assert shares["new"] >= 10 - batch
+    assert shares["quick"] >= 15 - batch
+    assert shares["big"] >= 15 - batch
 
 
 async def test_who_stands_in_the_middle_is_found_by_a_client_that_knows_of_nothing(

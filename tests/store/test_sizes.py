@@ -274,3 +274,57 @@ async def test_a_lent_job_counts_in_the_stream_of_its_size(sizes: World, is_larg
 
     assert lent.job.probe == "ocr"
     assert set(sizes.store.flusher._written[ranks.Had]) == {(QUEUE, is_large_one)}
+
+
+async def pile(world: World, org: str, make: Any, number: int, **job: Any) -> None:
+    await world.add(*(replace(make(org, **job), org=org) for _ in range(number)))
+
+
+async def test_large_ones_that_are_served_early_do_not_put_others_behind_a_backlog(sizes: World) -> None:
+    await pile(sizes, "hostile", document, 50)
+    await pile(sizes, "hostile", large, 2)
+    assert names(await claim(sizes, small=1, large=1)) == {"hostile": 2}
+
+    await pile(
+        sizes, "both", large, 1
+    )  # its large one is behind one of the others, its small one is the next
+    await pile(sizes, "both", document, 1)
+    await pile(sizes, "elsewhere", document, 1, pipeline="other")
+
+    assert names(await claim(sizes, small=5)) == {"hostile": 3, "both": 1, "elsewhere": 1}
+    assert names(await claim(sizes, large=2)) == {"hostile": 1, "both": 1}
+
+
+async def test_a_large_one_is_not_behind_large_ones_because_small_ones_are_quick(sizes: World) -> None:
+    await pile(sizes, "hostile", large, 50)
+    await pile(sizes, "polite", document, 60)
+    while await claim(sizes, small=10):
+        pass
+    await pile(sizes, "polite", large, 1)
+    await pile(sizes, "elsewhere", large, 1, pipeline="other")
+
+    assert names(await claim(sizes, large=4)) == {"hostile": 2, "polite": 1, "elsewhere": 1}
+
+
+async def test_the_first_large_ones_begin_where_the_others_are(sizes: World) -> None:
+    await pile(sizes, "polite", document, 60)
+    await sizes.claim(50)
+    await pile(sizes, "hostile", large, 20)
+
+    assert names(await sizes.claim(10)) == {"hostile": 5, "polite": 5}
+
+
+async def test_both_sizes_share_the_room_under_a_limit(sizes: World) -> None:
+    await pile(sizes, "quick", document, 60)
+    await pile(sizes, "hostile", large, 30, limit_key="k", limit_each=1)
+    while await claim(sizes, small=10):
+        pass
+    await pile(sizes, "polite", document, 1, limit_key="k", limit_each=1)
+    seen: list[str] = []
+    while "polite" not in seen:
+        for one in await claim(sizes, small=1, large=1):
+            seen.append(one.document.name)
+            sizes.clock.turn(1)
+            await sizes.settle(one.job, DONE)
+
+    assert len(seen) <= 10

@@ -18,6 +18,7 @@ from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
+from perdure.api import turns
 from perdure.api.forms import Received, check_size, read_form
 from perdure.api.jsons import LIGHT_BYTES, is_light
 from perdure.api.readers import Readers
@@ -167,10 +168,16 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncItera
             ) from None
         size += len(piece)
         check_size(size, bytes_max)
-        waited_s += loop.time() - now_s  # for the client; the time that we take ourselves is not charged
+        waited_s += (
+            loop.time() - now_s
+        )  # for the client; the time that we take or pause ourselves is not charged
         if size < limits.pace * (waited_s - limits.pause_s):
             raise late
+        began_s = loop.time()
         yield piece
+        handled_s = loop.time()
+        await turns.received(request.scope, len(piece), handled_s - began_s)
+        until_s += loop.time() - handled_s
     raise late
 
 

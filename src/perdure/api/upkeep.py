@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -12,6 +13,7 @@ from perdure.api.receiving import Limits, received
 from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, Service
 from perdure.api.views import Act, Number, Text, Whole
+from perdure.operate.lines import is_longer
 from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.operate.sweeping import Sweep
 from perdure.store.records import LimitRecord
@@ -119,13 +121,20 @@ async def import_(
     request: Request, service: Service, caller: Operator,
     reason: Annotated[Text, Query(description="Kept in the trail.")] = "",
 ) -> Any:  # fmt: skip
-    """Bring back what an export wrote, of any organisation: dead, with its history. The body may be packed (gzip)."""
+    """Bring back what an export wrote, of any organisation: dead, with its history. The body may be packed (gzip); its
+    size counts as it is unpacked."""
     limits: Limits = request.app.state.limits
     counted = {"lines": 0, "imported": 0, "exists": 0, "refused": 0}
     answers: list[LineAnswer] = []
     async with received(request, limits) as body:
         if body.path is None:
             raise Refused(415, "content_type_unknown", f"send the lines of an export as {NDJSON}")
+        if await asyncio.to_thread(is_longer, body.path, limits.file_bytes):
+            raise Refused(
+                413,
+                "input_too_large",
+                f"the body has more than {limits.file_bytes} bytes when it is unpacked",
+            )
         async for told in service.importing(body.path, caller.who, reason, "a request"):
             counted = {name: getattr(told, name) for name in counted}
             bad = [one for one in told.answers if one.answer not in ("imported", "exists")]

@@ -165,6 +165,16 @@ def opened(source: str) -> Iterator[IO[bytes]]:
         ) from None
 
 
+def is_longer(source: str | Path, most: int) -> bool:
+    """Whether the file has more bytes than that once it is unpacked. No more than that is read, nothing is written.
+    Raises: InputInvalid."""
+    size = 0
+    with opened(str(source)) as file:
+        while size <= most and (piece := file.read(HEAD_BYTES)):
+            size += len(piece)
+    return size > most
+
+
 def lines(file: IO[bytes], room: Path) -> Iterator[Read]:
     """Every line that is not empty. Large content is put into a file in `room`, a piece at a time."""
     number = 0

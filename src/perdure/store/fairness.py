@@ -13,6 +13,10 @@ the others stay. So holding and releasing cost the same however many jobs wait, 
 A job that is lent (`holding`) has a turn at the present meanwhile. Its own is kept in `home_vt` and still counts as one
 of its flow: it gets it back when it is recalled, and no distance has changed.
 
+Large documents have slots of their own, so they have streams and a present of their own as well: else an organisation
+whose large documents are served beside its own backlog of small ones would move the present behind that backlog, and
+others with it. Their time is written down under the name of the queue and a mark.
+
 A turn of 0 is before all others: raised by an operator, or given back by a worker that could not use it.
 """
 
@@ -23,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.core.frozen import frozen
+from perdure.core.lane import LARGE, is_large, sized
 from perdure.store.base import Query, Steps
 from perdure.store.lacking import LACKED
 
@@ -53,9 +58,14 @@ _LENT = (
     "SELECT min(CASE WHEN h.queue = f.queue AND h.pipeline = f.pipeline AND h.state = 'queued' AND h.suspect = FALSE "
     "AND h.limit_key IS NULL THEN h.home_vt END) FROM job h WHERE h.probe > '' AND h.home = f.lane"
 )
+#: The mark of flow f where its documents are large.
+_MARK = f"CASE WHEN f.lane LIKE '%{LARGE}' THEN '{LARGE}' ELSE '' END"
+_OTHER_MARK = f"CASE WHEN f.lane LIKE '%{LARGE}' THEN '' ELSE '{LARGE}' END"
+_HANDED_OUT = "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue || {mark}), 0)"
 _FIRST = (
     "(SELECT min(({head}) + o.shift) FROM flow o JOIN lane p ON p.name = o.lane "
-    "WHERE o.queue = f.queue AND p.down_ms IS NULL AND NOT o.unserved)"
+    f"WHERE o.queue = f.queue AND (o.lane LIKE '%{LARGE}') = (f.lane LIKE '%{LARGE}') "
+    "AND p.down_ms IS NULL AND NOT o.unserved)"
 )
 _READY = _FIRST.format(head=HEAD.replace("f.", "o."))
 _PARKED = _FIRST.format(
@@ -64,27 +74,31 @@ _PARKED = _FIRST.format(
 )
 _CLOSED = "(l.down_ms IS NOT NULL OR f.unserved)"
 #: What is known of {flow}: its shift, whether it is closed, its first turn and the first one that is lent while its
-#: lane is down; of its queue how far its turns have been handed out, the first turn that is ready (or else waits for
-#: room under a limit), and the last one that was promised.
+#: lane is down; of the jobs of its size in its queue how far their turns have been handed out, the first turn that is
+#: ready (or else waits for room under a limit), and the last one that was promised; how far the other size is.
 FLOW_TIMES = (
     f"SELECT f.queue, f.pipeline, f.lane, f.shift, {_CLOSED}, ({HEAD}), "
     f"CASE WHEN l.down_ms IS NOT NULL THEN ({_LENT}) END, "
-    "coalesce((SELECT q.vt FROM queue_time q WHERE q.queue = f.queue), 0), "
-    f"coalesce({_READY}, {_PARKED}), "
-    "(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = '' AND t.pipeline = '') "
+    f"{_HANDED_OUT.format(mark=_MARK)}, coalesce({_READY}, {_PARKED}), "
+    f"(SELECT max(t.vt) FROM turn t WHERE t.queue = f.queue AND t.lane = {_MARK} AND t.pipeline = ''), "
+    f"{_HANDED_OUT.format(mark=_OTHER_MARK)} "
     "FROM {flow} JOIN lane l ON l.name = f.lane"
 )
-#: Jobs x that wait for room under a limit, first those whose turn comes first in the time of their queue: {jobs} and
-#: {which} give the first of each flow from the turn $4 on. The last columns: whether its turn is before anything that
+#: Jobs x that wait for room under a limit, first those whose turn comes first in the time of their queue; small and
+#: large ones, whose times differ, in turn, and chance (the clock) decides which of them is first. {jobs} and {which}
+#: give the first of each flow from the turn $4 on. The last columns: whether its turn is before anything that
 #: was handed out last, its turn in the time of its queue, and its priority.
 PARKED = (
     "SELECT x.org, x.id, x.key, f.queue, f.pipeline, f.lane, x.vt, "
     "coalesce(x.vt > 0 AND x.vt < t.vt - f.shift, FALSE), "
     f"{TURN.format(vt='x.vt')}, x.priority "
     "FROM flow f JOIN queue q ON q.name = f.queue JOIN lane l ON l.name = f.lane "
-    "LEFT JOIN queue_time t ON t.queue = f.queue CROSS JOIN {jobs} WHERE NOT q.paused AND l.down_ms IS NULL "
+    f"LEFT JOIN queue_time t ON t.queue = f.queue || {_MARK} "
+    "CROSS JOIN {jobs} WHERE NOT q.paused AND l.down_ms IS NULL "
     f"AND (f.queue, f.pipeline) NOT IN ({LACKED.format(now='$3')}) {{which}}"
-    f"ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id LIMIT $2"
+    f"ORDER BY row_number() OVER (PARTITION BY f.lane LIKE '%{LARGE}' "
+    f"ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id), "
+    f"CASE WHEN f.lane LIKE '%{LARGE}' THEN 1 ELSE 0 END = CAST($3 AS bigint) % 2, x.id LIMIT $2"
 )
 PARKED_FIRST = (
     "FROM job WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'parked' AND queue = f.queue "
@@ -160,10 +174,11 @@ BEGINNING = Time(0.0, False, 0.0, None)
 def times(sql: Dialect, flows: Iterable[Flow]) -> Steps[dict[Flow, Time]]:
     """The times of declared flows."""
     found = {}
-    for *flow, shift, closed, head, lent, handed_out, ready, latest in (
+    for *flow, shift, closed, head, lent, handed_out, ready, latest, other in (
         yield Query(sql.FLOW_TIMES, rows=sorted(set(flows)))
     ):
-        present = max(handed_out, next((vt for vt in (ready, latest) if vt is not None), 0.0))
+        # where none of its size wait, they begin where the others are: workers without slots for large ones mix them
+        present = max(handed_out, ready if ready is not None else max(latest or 0.0, other))
         first = min((vt for vt in (head, lent) if vt is not None), default=None)
         queue, pipeline, lane = flow
         found[queue, pipeline, lane] = Time(shift, bool(closed), present, first)
@@ -185,7 +200,7 @@ def assign(sql: Dialect, wanted: Sequence[tuple[Flow, str, int]]) -> Steps[list[
     turns, changed = [], {}
     for flow, org, rank in wanted:
         time = known.get(flow, BEGINNING)
-        stream = (flow[0], org, *(flow[1:] if time.closed else ("", "")))
+        stream = (flow[0], org, *(flow[1:] if time.closed else ("", sized("", is_large(flow[2])))))
         tail = tails.setdefault(stream, {})
         ahead = (vt for r, vt in tail.items() if r == rank or rank <= r < RANK_RETRY)
         tail[rank] = max(max(ahead, default=0.0) + 1 / weights[org], time.earliest)
@@ -206,21 +221,26 @@ def from_present(sql: Dialect, wanted: Sequence[tuple[Flow, str]]) -> Steps[list
     for flow, org in wanted:
         time = known.get(flow, BEGINNING)
         # in a queue whose time has not begun: a turn of 0 would be before all others
-        turns.append(time.own(time.earliest + used[flow[0], org]) or 0.5)
-        used[flow[0], org] += 1
+        turns.append(time.own(time.earliest + used[time_of(flow), org]) or 0.5)
+        used[time_of(flow), org] += 1
     return turns
 
 
 def open_flows(sql: Dialect, lane: str) -> Steps[dict[str, float]]:
     """Move the time of the flows of a lane that is about to open, so that none of its jobs has a turn before the
-    present. The presents of their queues, which are to be written down (QUEUE_TIME) before the transaction ends."""
+    present. The presents, by `time_of`, which are to be written down (QUEUE_TIME) before the transaction ends."""
     flows = [(queue, pipeline, of) for queue, pipeline, of, *_ in (yield Query(sql.FLOWS)) if of == lane]
     presents: dict[str, float] = {}
     for flow, time in sorted((yield from times(sql, flows)).items()):
-        presents[flow[0]] = time.present
+        presents[time_of(flow)] = time.present
         if (shift := time.opened()) != time.shift:
             yield Query(sql.FLOW_SHIFT, (*flow, shift))
     return presents
+
+
+def time_of(flow: Flow) -> str:
+    """The name under which it is written down how far the turns of such jobs have been handed out."""
+    return sized(flow[0], is_large(flow[2]))
 
 
 def rank_of(priority: int) -> int:

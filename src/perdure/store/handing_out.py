@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perdure.core.lane import is_large, sized
 from perdure.store import rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.dialect import Dialect
-from perdure.store.fairness import TIME_WRITTEN_MS, times
+from perdure.store.fairness import TIME_WRITTEN_MS, time_of, times
 from perdure.store.lacking import LACKING, SEEN_MS
 from perdure.store.operations import Claim
 
@@ -40,7 +41,7 @@ def open_flows(
     sql: Dialect, claims: Sequence[Claim], now_ms: int, written: Written
 ) -> Steps[dict[str, float]]:
     """Open flows whose pipelines these claims serve again, and move their first jobs to the present. Return the
-    presents of their queues, which are to be written down."""
+    presents, by `time_of`, which are to be written down."""
     pairs = set(_late(claims, now_ms, written))
     if not pairs:
         return {}
@@ -52,7 +53,7 @@ def open_flows(
         if down:  # its time is moved when its lane opens
             yield Query(sql.FLOW_UNSERVED, (*flow, False))
         else:
-            presents[queue] = known[flow].present
+            presents[time_of(flow)] = known[flow].present
             yield Query(sql.FLOW_SERVED, (*flow, known[flow].opened(BEFORE)))
     return presents
 
@@ -70,8 +71,9 @@ def note(
     writing to the same rows. What was written."""
     latest = dict(presents)
     for row in found:
-        if row[-1] > latest.get(row[rows.JOB_QUEUE], 0.0):
-            latest[row[rows.JOB_QUEUE]] = row[-1]
+        which = sized(row[rows.JOB_QUEUE], is_large(row[rows.JOB_LANE]))
+        if row[-1] > latest.get(which, 0.0):
+            latest[which] = row[-1]
     noted: Written = {}
     for queue, turn in sorted(latest.items()):
         if queue in presents or abs(now_ms - written.get(queue, -TIME_WRITTEN_MS)) >= TIME_WRITTEN_MS:

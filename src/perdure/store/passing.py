@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import is_large
-from perdure.store import rows
+from perdure.store import ranks, rows
 from perdure.store.base import Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Claim, Kind
@@ -59,6 +59,12 @@ def claim(
             break
     found = yield from sql.take(op, now_ms, chosen)
     noted[which] = Places(_served(places, found), walk)
+    waiting: dict[tuple[ranks.Stream, str], float] = {}
+    for row in seen:
+        if row[7] in orgs and row[4] > FIRST:
+            which_waits = ((row[1], is_large(row[2])), row[7])
+            waiting[which_waits] = min(row[4], waiting.get(which_waits, inf))
+    yield from ranks.note_passed(waiting, found, known, noted)
     return found
 
 

@@ -4,7 +4,8 @@ Each rank of an organisation has a stream of turns, so that an urgent job goes b
 have 21 turns where others have one. So a client remembers, for each queue, until which turn such an organisation has
 had its share, and lets others go first whose turns are before that: the turns of a queue are one stream whatever the
 pipeline, so a bound of one pipeline alone would let a later job of the others pass an earlier one. Large documents have
-slots of their own and are counted apart. Where no job has a priority nothing is remembered.
+slots of their own and are counted apart. Where no job has a priority nothing is remembered, unless an organisation was
+passed over (`passing`): the turns that it could not use are not saved up.
 
 The same holds for the room under a limit that organisations share. It is remembered with the limit (`slot.had`).
 """
@@ -72,6 +73,34 @@ def note(found: Sequence[Row], known: Mapping[Any, Any], noted: dict[Any, Any]) 
         noted[Had] = after
 
 
+def note_passed(
+    waiting: Mapping[tuple[Stream, str], float], found: Sequence[Row], known: Mapping[Any, Any],
+    noted: dict[Any, Any],
+) -> Steps[None]:  # fmt: skip
+    """Remember of organisations that were passed over, and of the turns at which they wait, that others had later ones:
+    turns that an organisation could not use are not saved up, or all others would stand behind them afterwards."""
+    reached: dict[Stream, float] = {}
+    for row in found:
+        stream = (row[rows.JOB_QUEUE], is_large(row[rows.JOB_LANE]))
+        reached[stream] = max(row[-1], reached.get(stream, 0.0))
+    streams: dict[Stream, Had] = dict(noted.get(Had) or known.get(Had, {}))
+    before = dict(streams)
+    for (stream, org), turn in sorted(waiting.items()):
+        if turn >= reached.get(stream, 0.0):
+            continue
+        had = streams.get(stream, Had())
+        last, weight = had.until.get(org) or (0.0, (yield from _weight(org)))
+        until = {**had.until, org: (max(last, reached[stream] + 1 / weight), weight)}
+        streams[stream] = Had(had.latest, dict(list(until.items())[-ORGS_MAX:]))
+    if streams != before:
+        noted[Had] = streams
+
+
+def _weight(org: str) -> Steps[float]:
+    weighed = yield Query(WEIGHT, (org,))
+    return float(weighed[0][0]) if weighed else 1.0
+
+
 def _after(streams: dict[K, Had], taken: Sequence[tuple[K, str, float, int]]) -> Steps[dict[K, Had]]:
     """What is to be remembered of the streams when these jobs (organisation, turn and priority) were handed out."""
     if not streams and not any(priority for *_, priority in taken):
@@ -85,8 +114,7 @@ def _after(streams: dict[K, Had], taken: Sequence[tuple[K, str, float, int]]) ->
         until = dict(had.until)
         if turn > 0 and (priority or org in until):
             if org not in until:
-                weighed = yield Query(WEIGHT, (org,))
-                until[org] = (turn, float(weighed[0][0]) if weighed else 1.0)
+                until[org] = (turn, (yield from _weight(org)))
             last, weight = until[org]
             until[org] = (min(max(last, turn) + 1 / weight, max(had.latest, turn) + most / weight), weight)
         latest = max(had.latest, turn)
