@@ -161,7 +161,7 @@ def test_the_pipeline_is_chosen_by_content(tmp_path: Path) -> None:
     with trial([documents, images, mails], store=store) as app:
         found = {one.name: (one.pipeline, one.collection) for one in app.documents()}
     assert found == {
-        "mail.txt": ("mail", "archives"), "one.eml": ("document", "documents"), "photo": ("image", "images"),
+        "mail.txt": ("mail", "archives"), "one.eml": ("mail", "archives"), "photo": ("image", "images"),
         "a.md": ("document", "documents"), "": ("document", "documents"),
     }  # fmt: skip
 

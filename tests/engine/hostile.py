@@ -45,7 +45,7 @@ def error(named: str, **fields: Any) -> bytes:
 
 
 def spawning(*spawned: list[Any]) -> bytes:
-    return wire.encode([b"1", [], list(spawned), [], None, None, []])
+    return wire.encode([b"1", [], list(spawned), [], None, None, False, []])
 
 
 DOWN = {"name": "openai", "confirmed": True, "heard": False, "unnamed": False}

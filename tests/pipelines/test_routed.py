@@ -11,6 +11,7 @@ from perdure.pipelines.document import documents
 from perdure.pipelines.image.metadata import FALLBACK
 from perdure.pipelines.image.pipeline import generate_variants, images
 from perdure.pipelines.mail.pipeline import mails
+from perdure.pipelines.routing import routed
 from perdure.testing import Trial, drain, failing, recording, trial
 from tests.calls.web import Web
 from tests.pipelines.image.making import corners, stored
@@ -109,6 +110,17 @@ def test_an_archive_behind_a_url_becomes_messages_and_threads(store_url: str) ->
         drain(app)
         assert app.rows(id_, "archive")[0][1]["messages"] == 3
         assert sum(one.collection == "messages" for one in app.documents()) == 3
+
+
+def test_a_message_is_mail_by_its_headers(store_url: str) -> None:
+    with trial(ALL, store=store_url) as app:
+        data = letter("ann", "The fog was thick.")
+        name, found = routed({"data": data, "name": "ann.eml"}, [one.name for one in ALL])
+        id_ = app.add(pipeline=name, data=data, name="ann.eml", **found).id
+        drain(app)
+        assert app.status(id_).pipeline == "mail"
+        assert app.rows(id_, "archive")[0][1]["messages"] == 1
+        assert app.search("thick fog")
 
 
 def test_an_app_without_the_pipeline_says_that_it_does_not_read_images() -> None:

@@ -196,7 +196,7 @@ async def _add(app: AsyncPerdure, asked: Asked, thing: Found) -> Outcome:
         if "path" in entry:
             entry["media_type"] = sniff_file(Path(entry["path"]), entry["name"])
         pipeline = asked.pipeline if asked.pipeline != AUTO else _by_content(app, entry)
-        if pipeline == MAIL and entry.get("media_type") == MBOX:
+        if pipeline == MAIL:
             _as_archive(entry, thing.source)
         if pipeline == IMAGE:
             entry.setdefault("collection", IMAGES)
@@ -218,9 +218,9 @@ def _by_content(app: AsyncPerdure, entry: AddOptions) -> str:
 
 
 def _as_archive(entry: AddOptions, source: str) -> None:
-    """A file that grew is the same archive with more in it, not another one: its path is its key."""
+    """An mbox that grew is the same archive with more in it, not another one: its path is its key."""
     entry.setdefault("collection", ARCHIVES)
-    if "path" in entry and source != "-":
+    if "path" in entry and source != "-" and entry.get("media_type") == MBOX:
         entry.setdefault("key", f"mbox:{os.path.abspath(entry['path'])}")
 
 

@@ -28,7 +28,7 @@ WORKERS_S = 2.0
 #: With `--work`, what is held, or due only after this time, is left to a worker that stays.
 PATIENCE_MS = 60_000
 NOBODY = "nobody is working: start `perdure worker`"
-DEGRADED = "degraded: a fallback stood in; it is made good when what was missing is there"
+DEGRADED = "degraded: a fallback stood in, or a part was not read; `perdure why` says which"
 
 
 class Watched:

@@ -71,7 +71,7 @@ def answer(produced: Produced, emitted: Sequence[Emitted]) -> bytes:
             [[text, [_parameter(value) for value in values]] for text, values in p.sql],
             None if p.chunks is None else [_new_chunk(one) for one in p.chunks.chunks],
             None if p.connections is None else [connection(one) for one in p.connections],
-            [_emitted(one) for one in emitted],
+            p.degraded, [_emitted(one) for one in emitted],
         ]
     )  # fmt: skip
 
@@ -161,7 +161,8 @@ class Checker:
             raise Malformed(f"{type(error).__name__} while it was read") from error
 
     def _answer(self, found: Any) -> tuple[Produced, list[Emitted]]:
-        output, rows, spawn, sql, chunks, connections, emitted = _list(found, 7)
+        output, rows, spawn, sql, chunks, connections, degraded, emitted = _list(found, 8)
+        _must(type(degraded) is bool, "a mark that is neither true nor false")
         produced = Produced(
             self._json(output),
             tuple(self._row(one) for one in _list(rows)),
@@ -169,6 +170,7 @@ class Checker:
             tuple(self._sql(one) for one in _list(sql)),
             None if chunks is None else _chunks(chunks),
             None if connections is None else tuple(map(_connection, _list(connections))),
+            degraded,
         )
         return produced, self._emissions(emitted)
 

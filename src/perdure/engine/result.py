@@ -22,6 +22,10 @@ from perdure.store.operations import ChunkSet, EmittedRow, NewChunk
 
 T = TypeVar("T")
 
+#: The row that says why a stage marked its document, by stage.
+DEGRADED = "degraded"
+DEGRADED_CHARS_MAX = 500
+
 #: A row's key is part of an index, and an index holds no more.
 ROW_KEY_BYTES_MAX = 2_000
 
@@ -128,7 +132,8 @@ class Result(Generic[T]):
     `spawn`: follow-up jobs and child documents; `rows`: rows besides those emitted on the way; `sql`: your own
     statements with their parameters, run in the transaction that saves the stage. `chunks`: all that the document is
     to be found by, instead of those it had; `connections`: all that its chunks have with those of other documents.
-    None leaves what is there.
+    None leaves what is there. `degraded`: why the value is less than it should be, a code first ("partial_text: …");
+    the document is marked, and nothing repairs it by itself: a requeue runs the stage again.
     """
 
     value: T
@@ -137,6 +142,7 @@ class Result(Generic[T]):
     sql: Sequence[tuple[str, Sequence[object]]] = field(default=(), kw_only=True)
     chunks: Sequence[Chunk] | None = field(default=None, kw_only=True)
     connections: Sequence[Connection] | None = field(default=None, kw_only=True)
+    degraded: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         for part, kinds in _PARTS:
@@ -148,6 +154,8 @@ class Result(Generic[T]):
                     raise _invalid(f"{part} holds a {type(value).__name__}")
             object.__setattr__(self, part, values)
         object.__setattr__(self, "sql", tuple(_statement(entry) for entry in self.sql))
+        if not isinstance(self.degraded, str):
+            raise _invalid("degraded is not a text")
 
     @staticmethod
     def of(returned: Any) -> Result[Any]:
@@ -170,6 +178,7 @@ class Produced:
     sql: tuple[Sql, ...] = ()
     chunks: ChunkSet | None = None
     connections: tuple[Connection, ...] | None = None
+    degraded: bool = False
 
 
 def chunk_set(chunks: Sequence[Chunk]) -> ChunkSet:

@@ -308,7 +308,8 @@ class Runner:
                 raws[PREVIOUS] = await self._load(before, stage.name)
         if stage.gathers:
             raws[GATHERED] = json.dumps(asdict(journey.gathered)).encode() if journey.gathered else b"null"
-        ran, degraded = await self._ran(journey, stage, input_hash, raws, away)
+        ran, fell_back = await self._ran(journey, stage, input_hash, raws, away)
+        degraded = fell_back or ran.produced.degraded
         duration_ms = monotonic_ms() - journey.stage_started_ms
         output = await saving.stage_output(
             stage, ran.produced.output, input_hash, duration_ms, self.blobs, degraded
@@ -318,7 +319,7 @@ class Runner:
         rows, spawned = saving.told_apart(ran.emitted)
         rows += ran.produced.rows
         documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
-        if degraded:
+        if fell_back:
             jobs += (saving.repair(job, stage),)
         next_stage = following or stage
         # it marks the rows, or tells apart those that an earlier claim left

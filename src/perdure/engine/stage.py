@@ -21,7 +21,7 @@ from perdure.engine.codec import Codec
 from perdure.engine.context import Context
 from perdure.engine.document import Document
 from perdure.engine.option import Option
-from perdure.engine.result import Produced, Result, chunk_set
+from perdure.engine.result import DEGRADED, DEGRADED_CHARS_MAX, Produced, Result, Row, chunk_set
 from perdure.engine.wiring import CONTEXT, DOCUMENT, FAILURE, GATHERED, INPUT, PREVIOUS, STAGE, Wiring, wire
 from perdure.errors import InputInvalid, PerdureError, Permanent, PipelineInvalid, Transient
 
@@ -297,7 +297,11 @@ class Stage(Generic[P, R]):
         sql = tuple((text, tuple(params)) for text, params in returned.sql)
         chunks = None if returned.chunks is None else chunk_set(returned.chunks)
         connections = None if returned.connections is None else tuple(returned.connections)
-        return Produced(output, rows, tuple(returned.spawn), sql, chunks, connections), value
+        if returned.degraded:
+            why = {"why": returned.degraded[:DEGRADED_CHARS_MAX]}
+            rows += (Row(DEGRADED, stage=self.name, data=why).emitted(),)
+        degraded = bool(returned.degraded)
+        return Produced(output, rows, tuple(returned.spawn), sql, chunks, connections, degraded), value
 
     def verify(self, document: Document, values: Mapping[str, Any]) -> None:
         """Transient(contract_broken) unless every contract holds; `values` has this stage's own value too."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import GATHERING_MS, job_key
+from perdure.engine.result import DEGRADED
 from perdure.operate.advice import Advice, advise
 from perdure.operate.groups import facts
 from perdure.store.dead import Where
@@ -51,6 +53,7 @@ class Situation:
     items: int = 0  # saved of the stage that runs
     alike: int = 0  # dead documents of the same cause, itself included
     advice: Advice | None = None  # what to do about these
+    marked: str = ""  # why a stage marked it as degraded, if one did
 
     @property
     def ours(self) -> list[Attempt]:
@@ -98,6 +101,8 @@ async def situation(store: SqlStore, status: Status) -> Situation:
     )
     if status.state == "dead":
         return await _dead(store, known)
+    if status.degraded:
+        known = replace(known, marked=await _marked(store, status))
     if job is not None and job.finished_ms is None:
         return await _open(store, known, job)
     waiting = [one.lane for one in known.followers if one.finished_ms is None]
@@ -143,6 +148,14 @@ async def _paused(store: SqlStore, queue: str) -> Act | None:
         return None
     acts = await store.acts(1, verb="pause", target=queue)
     return acts[0] if acts else Act(0, 0, "somebody", "pause", None, queue, "")
+
+
+async def _marked(store: SqlStore, status: Status) -> str:
+    """What a stage said when it marked the document; nothing where a fallback did."""
+    saves = await store.saved_of(status.org, status.id)
+    saved = {one.stage for one in saves if one.degraded and one.generation == status.generation}
+    rows = await store.rows(status.org, status.id, DEGRADED)
+    return "; ".join(json.loads(data)["why"] for key, data in rows if json.loads(key)["stage"] in saved)
 
 
 async def _dead(store: SqlStore, known: Situation) -> Situation:

@@ -269,6 +269,8 @@ def _done(s: Situation) -> Said:
     told = f"It is done{after}, {since(s.status.finished_ms, s.now_ms)} ago"
     if not s.status.degraded:
         return told, None
+    if s.marked:
+        return f"{told}, but degraded: {line(s.marked)}; nothing repairs it by itself", _requeue(s)
     repair = next((job for job in s.followers if repairs(job.key) and job.finished_ms is None), None)
     if repair is None:
         return f"{told}, but degraded: a fallback stands in and nothing repairs it by itself", _requeue(s)

@@ -24,7 +24,18 @@ from perdure.engine.result import SpawnJob
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
 from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, STAGE_S
-from perdure.pipelines.extract import MODULES, VERSION, Part, Summary, anchors, join, open_reader, summarise
+from perdure.pipelines.extract import (
+    MODULES,
+    VERSION,
+    Part,
+    Reader,
+    Summary,
+    anchors,
+    join,
+    open_reader,
+    summarise,
+)
+from perdure.pipelines.extract.ocr import available
 from perdure.pipelines.extract.sniff import HEAD_BYTES, sniff
 from perdure.pipelines.indexing import index_chunks
 from perdure.pipelines.routing import IMAGE, MAIL, by_kind
@@ -36,6 +47,7 @@ EXTRACT_MB = 1_024
 FETCH_BYTES_MAX = 190 << 20  # it is saved as base64, in an output of 256 MiB at most
 REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
 NOTHING = Summary("", (), 0, "und", 0, 0, 0)
+PARTIAL = "partial_text"  # text is there that was not read
 EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
 
@@ -149,9 +161,21 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Result[Extracted]:
     with open_reader(content, fetch.media_type, fetch.name) as reader:
         if reader.piecemeal:
             parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
+            parts = _with_pictures(parts, reader, ctx)
         else:
             parts = [reader.read(key) for key in reader.parts]
-        return Result(Extracted(join(parts), summarise(parts, reader.title, reader.language)))
+        summary = summarise(parts, reader.title, reader.language)
+        partial = f"{PARTIAL}: {summary.partial}" if summary.partial else ""
+        return Result(Extracted(join(parts), summary), degraded=partial)
+
+
+def _with_pictures(parts: list[Part], reader: Reader, ctx: Context) -> list[Part]:
+    """The same, with pages that were saved as pictures read where that can be done by now: OCR was installed since."""
+    if not available() or not any(part.scanned for part in parts):
+        return parts
+    scanned = [part.key for part in parts if part.scanned]
+    read = {part.key: part for part in ctx.items(scanned, key="ocr {}".format, run=reader.read)}
+    return [read.get(part.key, part) for part in parts]
 
 
 def is_routed(extract: Extracted) -> bool:

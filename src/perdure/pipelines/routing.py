@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.errors import ExtraMissing
 from perdure.pipelines.extract import sniff, sniff_file
+from perdure.pipelines.extract.sniff import MAIL as MESSAGE
 from perdure.pipelines.extract.sniff import MBOX
 
 AUTO, DOCUMENT, IMAGE, MAIL = "auto", "document", "image", "mail"
@@ -36,7 +37,7 @@ def by_kind(media_type: str, known: Container[str]) -> str:
 
     Raises: ExtraMissing if it is an image and the pipeline for images is not installed.
     """
-    wanted = IMAGE if media_type.startswith("image/") else MAIL if media_type == MBOX else DOCUMENT
+    wanted = IMAGE if media_type.startswith("image/") else MAIL if media_type in (MBOX, MESSAGE) else DOCUMENT
     if wanted == IMAGE and IMAGE not in known and DOCUMENT in known and find_spec("PIL") is None:
         raise ExtraMissing(f"{media_type} is an image; to process images run: pip install 'perdure[images]'")
     return wanted if wanted in known else DOCUMENT

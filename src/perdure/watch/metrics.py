@@ -133,7 +133,7 @@ _DOCUMENTS = (
         "perdure_audit_difference", (),
         "Documents accepted less those that are done, in progress, dead, cancelled or purged; not 0: a loss.",
     ),
-    _counter("perdure_degraded_total", (), "Stages whose fallback stood in.", of="store"),
+    _counter("perdure_degraded_total", (), "Stages whose fallback stood in, or whose result is partial.", of="store"),
     _counter("perdure_repaired_total", (), "Stages that were made good later.", of="store"),
     _counter(
         "perdure_chunk_deletions_unexpected_total", (),

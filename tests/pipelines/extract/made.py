@@ -108,7 +108,12 @@ def _escaped(text: str) -> bytes:
 
 
 def docx(
-    body: str, *, title: str = "", links: Mapping[str, str] | None = None, notes: Sequence[str] = ()
+    body: str,
+    *,
+    title: str = "",
+    links: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    more: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """A Word document with styles, lists (1: bullets, 2: numbers), links by their ids, footnotes from 1, a picture."""
     relations = [
@@ -139,6 +144,7 @@ def docx(
         [
             *((name, text.encode()) for name, text in members.items()),
             ("word/media/image1.png", picture.getvalue()),
+            *(more or {}).items(),
         ]
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email.message
+import io
 
+import pikepdf
 import pytest
 
 from perdure.errors import Permanent
@@ -13,7 +15,7 @@ from perdure.pipelines.extract.charset import decode, decode_markup
 from perdure.pipelines.extract.language import language_of
 from perdure.pipelines.extract.markup import parse_html, to_markdown
 from tests.pipelines.extract import made
-from tests.pipelines.extract.hostile import chapter, epub, pdf, stream
+from tests.pipelines.extract.hostile import chapter, epub, page_pdf, pdf, stream
 
 
 def markdown(html: str) -> str:
@@ -309,3 +311,54 @@ def test_a_filled_form_and_letters_beyond_the_first_plane() -> None:
     ])  # fmt: skip
     (part,) = extract(form)
     assert part.text == "x\U0001f600\U0001d465y\nfilled in"
+
+
+def test_marks_of_a_docx_do_not_cut_words_apart() -> None:
+    runs = [
+        ("201", "b"), ("7", "b"), (" and ", ""), ("I", "b"), ("nfluenza is ", ""), ("bold", "b"), (" ", ""),
+        ("too", "b"), (".", ""),
+    ]  # fmt: skip
+    (part,) = extract(made.docx(made.paragraph("".join(made.run(*one) for one in runs))))
+    assert part.text == "**2017** and Influenza is **bold too**."
+
+
+def western(content: bytes) -> bytes:
+    return page_pdf(stream(content)).replace(b"/Helvetica >>", b"/Helvetica /Encoding /WinAnsiEncoding >>")
+
+
+def test_accents_that_are_drawn_above_their_letters_are_letters() -> None:
+    drawn = rb"BT /F1 10 Tf 100 700 Td (Das ist n) Tj 39.46 0 Td (\250) Tj -1.12 0 Td (amlich so.) Tj ET"
+    (part,) = extract(western(drawn))
+    assert part.text.strip() == "Das ist nämlich so."
+
+
+def test_a_sign_that_stands_alone_stays_a_sign() -> None:
+    (part,) = extract(western(rb"BT /F1 10 Tf 100 700 Td (Use the \250 sign and `quotes`.) Tj ET"))
+    assert part.text.strip() == "Use the ¨ sign and `quotes`."
+
+
+@pytest.mark.parametrize("packed_names", [False, True])
+def test_ligatures_that_a_font_names_by_their_letters(packed_names: bool) -> None:
+    font = (
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Libertine /FirstChar 27 /LastChar 122 "
+        b"/Encoding << /Type /Encoding /Differences [27 /f_i /f_f_i /T_h] >> >>"
+    )
+    content = page_pdf(stream(rb"BT /F1 10 Tf 100 700 Td (a de\033nition in the o\034ce) Tj ET")).replace(
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>", font
+    )
+    with pikepdf.open(io.BytesIO(content)) as opened:
+        out = io.BytesIO()
+        modes = pikepdf.ObjectStreamMode
+        opened.save(out, object_stream_mode=modes.generate if packed_names else modes.disable)
+    (part,) = extract(out.getvalue())
+    assert part.text.strip() == "a definition in the office"
+
+
+def test_a_plain_text_that_says_nothing_yields_to_the_page() -> None:
+    mail = email.message.EmailMessage()
+    mail["From"], mail["Subject"] = "a@example.org", "News"
+    mail.set_content("Your program cannot show this message.")
+    mail.add_alternative(f"<p>{made.prose(80)}</p>", subtype="html")
+    (part,) = extract(mail.as_bytes())
+    assert made.prose(80) in part.text
+    assert "cannot show" not in part.text

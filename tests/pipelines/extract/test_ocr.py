@@ -9,7 +9,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from perdure.errors import Permanent
+from perdure.pipelines.document import documents
 from perdure.pipelines.extract import extract, open_reader, summarise
+from perdure.testing import drain, trial
 from tests.pipelines.extract.shelf import Shelf
 
 
@@ -43,3 +45,22 @@ def test_a_scanned_page_is_told_where_nothing_can_read_it(
 def test_pictures_can_be_left_alone(shelf: Shelf) -> None:
     with open_reader(scanned_pdf("The quick brown fox"), pictures=False) as reader:
         assert reader.read(1).scanned
+
+
+def test_a_requeue_reads_the_pages_once_tesseract_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store_url: str
+) -> None:
+    """Pages that were saved as pictures are read again, the others are not."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with trial(documents, store=store_url) as app:
+        id_ = app.add(data=scanned_pdf("The quick brown fox"), name="scan.pdf", pipeline=documents).id
+        drain(app)
+        assert app.status(id_).error_code == "ocr_needed"
+        program = tmp_path / "tesseract"
+        program.write_text("#!/bin/sh\ncat >/dev/null\necho The quick brown fox\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        app.requeue(id_)
+        drain(app)
+        assert app.status(id_).state == "done"
+        assert [hit.document_id for hit in app.search("quick brown fox")] == [id_]

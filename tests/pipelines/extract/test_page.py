@@ -34,6 +34,38 @@ def test_a_page_keeps_its_text_and_loses_what_surrounds_it() -> None:
     assert "Imprint" not in whole
 
 
+def test_a_text_that_stands_in_the_header_is_the_text() -> None:
+    header = f"<header><h1>It</h1><p>{STORY}</p></header>"
+    page = f"<body>{header}<main><p>Read it above.</p></main><footer>Imprint</footer></body>"
+    whole = text_of(page)
+    assert "Sentence number 59" in whole
+    assert "Imprint" not in whole
+
+
+def test_lines_around_an_article_of_a_site_go() -> None:
+    share = "".join(
+        f"<div class=share-button>Share on {name}</div>" for name in ("one", "two", "three", "four")
+    )
+    tags = "<div class=post-tags>Tagged: fog</div><div class=author-box>About the author</div>"
+    list_ = "<ul><li>a short item</li><li>another item</li></ul><pre>x = 1</pre>"
+    more = "".join(
+        f"<div class=related-post><a href='https://e.org/{n}'>Read more {n}</a></div>" for n in range(6)
+    )
+    page = (
+        f"<body><div class=logo>A site</div>{share}<article><h1>The matter</h1><p>{STORY}</p><h2>Code</h2>{list_}"
+        f"<p>{STORY}</p></article>{tags}{more}</body>"
+    )
+    whole = text_of(page)
+    assert "Sentence number 59" in whole
+    assert [word for word in ("x = 1", "## Code") if word not in whole] == []
+    assert [word for word in ("Share on", "Tagged", "About the author", "Read more") if word in whole] == []
+
+
+def test_a_mark_does_not_cut_a_word_apart() -> None:
+    page = "<p><b>I</b>nfluenza, un<i>believ</i>able, a <b>bold</b> word and <code>f</code>s</p>"
+    assert text_of(page) == "Influenza, unbelievable, a **bold** word and `f`s"
+
+
 def test_comments_are_not_the_text_even_where_they_are_longer() -> None:
     said = "".join(
         f"<div class=comment><p>{'I have an opinion on this too. ' * 9}</p></div>" for _ in range(40)

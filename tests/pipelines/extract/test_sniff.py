@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from perdure.pipelines.extract import sniff, sniff_file
+from perdure.pipelines.image.opening import MEDIA_TYPES
 from tests.pipelines.extract import hostile, made
 from tests.pipelines.extract.shelf import EPUBS, PDFS, RST, Shelf
 
@@ -67,11 +68,49 @@ def test_content_decides(head: bytes, name: str, declared: str, kind: str) -> No
     assert sniff(head, name, declared) == kind
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "AVIF", "BMP", "JPEG2000", "PPM"])
 def test_images(form: str) -> None:
     out = io.BytesIO()
     Image.new("RGB", (20, 20)).save(out, form)
-    assert sniff(out.getvalue(), "a.html", "text/html") == f"image/{form.lower()}"
+    assert sniff(out.getvalue(), "a.html", "text/html") == MEDIA_TYPES[form]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"P1\n# made by hand\n2 2\n0 1\n1 0\n", "image/x-portable-anymap"),
+        (b"P7\nWIDTH 4\nHEIGHT 4\nDEPTH 1\nMAXVAL 255\nENDHDR\n" + bytes(16), "image/x-portable-anymap"),
+        (b"P2 is the name of a program.", "text/plain"),
+        (b"BM is the abbreviation of a museum, which is open on Sundays.", "text/plain"),
+        (struct.pack("<2000h", *(n % 90 for n in range(2_000))), "application/octet-stream"),
+        (
+            b"name".ljust(257, b"\0") + b"ustar\x0000" + b"a text in an archive\n" * 500,
+            "application/octet-stream",
+        ),
+        (b"".join(b"%04d\0\1\2 a record\n" % n for n in range(900)), "application/octet-stream"),
+        (
+            b"!<arch>\ndebian-binary   1676000000  0     0     100644  4         `\n2.0\n",
+            "application/x-archive",
+        ),
+        (b"Grape: one\nSubject: two\n", "text/plain"),
+    ],
+)
+def test_plain_pictures_and_binaries_are_not_text(content: bytes, kind: str) -> None:
+    assert sniff(content) == kind
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"Subject: Hello\nDate: Mon, 1 Jan 2024 08:00:00 +0000\n\nText\n",
+        b"\r\nFrom: a@example.org\r\nSubject: Hi\r\n\r\nText\r\n",
+        b"".join(b"X-Filter-%d: passed\n" % n for n in range(60)) + MAIL.replace(b"\r", b""),
+    ],
+    ids=["few headers", "an empty line first", "many own headers"],
+)
+def test_a_file_named_eml_is_mail_by_its_headers(content: bytes) -> None:
+    assert sniff(content, "letter.eml") == "message/rfc822"
+    assert sniff(b"Just a text\nof two lines.\n", "letter.eml") == "text/plain"
 
 
 @pytest.mark.parametrize(

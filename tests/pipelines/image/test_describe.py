@@ -15,7 +15,7 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from perdure.calls import presets
-from perdure.errors import DependencyDown, Transient
+from perdure.errors import CallRefused, DependencyDown, Transient
 from perdure.pipelines.image import describe as module
 from perdure.pipelines.image.describe import (
     Described,
@@ -186,7 +186,7 @@ def test_twice_an_answer_that_cannot_be_used_is_an_error(
 ) -> None:
     server.always = said("I cannot help with that.")
 
-    with pytest.raises(Transient) as error:
+    with pytest.raises(CallRefused) as error:
         ask()
 
     assert error.value.code == "answer_invalid"

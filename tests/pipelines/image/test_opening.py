@@ -6,6 +6,7 @@ import io
 import random
 import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.pipelines.image.making import (
     STORED,
     YELLOW,
     as_stored,
+    chunk,
     corners,
     exif,
     frames,
@@ -285,6 +287,14 @@ def test_a_bomb_is_found_before_it_is_decoded() -> None:
     rows = b"\0" * 1000
     for width, height in ((20_000, 20_000), (100_000_001, 1), (2**31 - 1, 2**31 - 1)):
         assert refused(png(width, height, 8, 2, rows)) == "image_bomb"
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_text_that_unpacks_without_end_is_a_bomb(kind: bytes) -> None:
+    whole = stored(Image.new("L", (8, 8)))
+    head = b"k\0\1\0\0\0" if kind == b"iTXt" else b"k\0\0"
+    text = chunk(kind, head + zlib.compress(bytes(8 << 20)))
+    assert refused(whole[:33] + text + whole[33:]) == "image_bomb"
 
 
 def test_very_many_rows_are_refused_however_short_they_are() -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from perdure.calls import Dependency, Limiter, Policy, Timing
 from perdure.pipelines.image import describe as module
+from perdure.pipelines.image.describe import ASKS_MAX
 from perdure.pipelines.image.metadata import FALLBACK
 from perdure.pipelines.image.pipeline import generate_variants, images
 from perdure.testing import Trial, drain, failing, tick, trial
@@ -93,6 +94,17 @@ def test_a_service_that_refuses_us_degrades_at_once(store_url: str, server: Open
         assert len(server.requests) == 2  # the image, and the job that would have repaired it
         refused = [one for one in app.attempts(id_) if one.error_code is not None]
         assert {one.error_code for one in refused} <= {"call_unauthorized"}
+
+
+def test_a_service_that_answers_nonsense_is_asked_again_once(store_url: str, server: OpenAIServer) -> None:
+    server.always = said("I cannot help with that.")
+    with trial(images, store=store_url) as app:
+        id_ = app.add(data=picture(), pipeline=images).id
+        for _ in range(100):
+            app.clock.advance(60)
+            drain(app)
+        assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
+        assert len(server.requests) == 2 * ASKS_MAX  # the image, and the job that would have repaired it
 
 
 def test_without_a_service_it_is_done_and_degraded_and_repaired_later(

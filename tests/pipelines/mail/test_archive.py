@@ -55,6 +55,16 @@ def test_every_message_of_the_corpus_is_listed_once(small: Corpus, tmp_path: Pat
     assert [read_entry(path, one.offset, one.length) for one in found] == [one.data for one in found]
 
 
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    path = tmp_path / "a.mbox"
+    path.write_bytes(boxed(letter(1)))
+    with open_archive(str(path)) as archive:
+        (entry,) = archive
+    assert read_entry(str(path), entry.offset, entry.length) == entry.data
+    with pytest.raises(FileNotFoundError):
+        open_archive(str(tmp_path / "missing.mbox"))
+
+
 def test_it_agrees_with_the_standard_library_where_that_is_right(tmp_path: Path) -> None:
     path = tmp_path / "theirs.mbox"
     box = mailbox.mbox(path)

@@ -31,6 +31,14 @@ _ID_WORD = re.compile(r"[a-z0-9]+")
 _BLOCKS = frozenset("div section ul ol table aside form details footer".split())
 _UNSEEN = re.compile(r"display:\s*none", re.I)
 _TITLE_AS_ID = re.compile(r"[A-Z].*[-_]")
+_SITE = re.compile(
+    r"shar(?:e|ing)|social|comment|newsletter|cookie|consent|related|advert|sponsor|widget|subscribe|twitter|facebook"
+    r"|disqus|sidebar|breadcrumb|(?<![a-z])ads?(?![a-z])|author|byline|(?<![a-z])post(?![a-z])|entry|login|menu|logo",
+    re.I,
+)
+_SITE_NAMES_MIN = 8
+_HEADERS = frozenset("header footer aside".split())
+_NO_PROSE = SKIPPED | {"a", "nav", "button", "form"}
 _LARGE_MAX = 8  # each is counted and looked into; without an end a page of nested ones would take hours
 _NAMES_CHARS_MAX = 1_000
 
@@ -75,6 +83,45 @@ def look_around(root: Element, words: int) -> Around:
                     comments.append(node)
                 walk.skip_subtree()
     return Around(count, parts, comments)
+
+
+def is_of_a_site(root: Element) -> bool:
+    """Whether the page names things that sites put around a text, as a manual or a report does not."""
+    named = 0
+    for node in root.iter():
+        if node.attrib and _SITE.search(f"{node.get('class', '')} {node.get('id', '')}"[:_NAMES_CHARS_MAX]):
+            named += 1
+            if named == _SITE_NAMES_MIN:
+                return True
+    return False
+
+
+def keep_text_in_headers(root: Element) -> None:
+    """Make a plain part of a header, footer or aside that holds most of the page's prose: then that is the text."""
+    from lxml import etree
+
+    if next(root.iter(*_HEADERS), None) is None:
+        return
+    counts: list[tuple[Element, int]] = []
+    opened = [0]  # prose in each header that is open, the page first
+    walk = etree.iterwalk(root, events=("start", "end"))
+    for event, node in walk:
+        if event == "start":
+            if node.tag in _NO_PROSE:
+                walk.skip_subtree()
+                continue
+            if node.tag in _HEADERS:
+                opened.append(0)
+            opened[-1] += count_words(node.text or "")
+            continue
+        if node.tag in _HEADERS:
+            own = opened.pop()
+            opened[-1] += own
+            counts.append((node, own))
+        opened[-1] += count_words(node.tail or "")
+    for node, own in counts:
+        if own > opened[0] // 2:
+            node.tag = "div"
 
 
 def _words_in(node: Element) -> int:

@@ -32,6 +32,7 @@ OPEN_STREAMS_MAX = 1_000  # streams that begin before one ends; such a PDF is da
 MARKUP_BYTES_MAX = 64 * MIB
 ATTRIBUTES_MAX = 10_000  # of one HTML tag: the parser's time grows with the square of their number
 TEXT_BYTES_MAX = 256 * MIB
+AROUND_ELEMENTS_MAX = 200_000  # of a page that is looked at more than once
 MAIN_TEXT_ELEMENTS_MAX = 20_000  # pages with more are taken whole: finding their main text would take minutes
 
 

@@ -21,13 +21,15 @@ from perdure.pipelines.extract.docx_parts import (
     value,
     xml,
 )
-from perdure.pipelines.extract.part import Part, clean, make_part, sections
+from perdure.pipelines.extract.part import Part, clean, make_part, missed_words, sections
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _SKIPPED = frozenset("del moveFrom instrText delText Fallback rPr pPr sectPr tblPr tblGrid proofErr".split())
-_MARKED = {"b": "**", "i": "*"}
+_WORD_BYTES = 12  # of a file that is put in, with its markup
+_MARKED = {"i": "*", "b": "**"}
+_SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
 class DocxReader:
@@ -39,7 +41,9 @@ class DocxReader:
         archive = Archive(path)
         try:
             self.title, self.language = core(archive)
-            text = clean(_Body(archive).markdown())
+            body = _Body(archive)
+            text = clean(body.markdown())
+            self._missed = body.missed(text)
         finally:
             archive.close()
         if not text.strip():
@@ -48,7 +52,7 @@ class DocxReader:
         self.parts = range(1, len(self._sections) + 1)
 
     def read(self, key: int) -> Part:
-        return make_part("section", key, self._sections[key - 1])
+        return make_part("section", key, self._sections[key - 1], missed=self._missed if key == 1 else 0)
 
     def close(self) -> None:
         self._sections = []
@@ -71,6 +75,16 @@ class _Body:
         notes = [line for kind in ("footnote", "endnote") for line in self._note_lines(kind)]
         return "\n\n".join([text, *notes])
 
+    def missed(self, text: str) -> int:
+        """Words of the document that are not in the text, and about as many as files have that are put into it."""
+        kept = (found for found in self._root.iter(f"{W}t") if not _is_dropped(found))
+        inserted = (
+            resolve(self._name, self._links.get(chunk.get(f"{R}id") or "", ""))
+            for chunk in self._root.iter(f"{W}altChunk")
+        )
+        embedded = sum(self._archive.size(name) for name in inserted) // _WORD_BYTES
+        return missed_words(" ".join(found.text or "" for found in kept), text) + embedded
+
     def _part(self, name: str) -> _Element | None:
         member = resolve(self._name, name)
         return xml(self._archive, member) if member in self._archive else None
@@ -87,7 +101,7 @@ class _Body:
 
     def _paragraph(self, node: _Element) -> Iterator[str]:
         boxes: list[str] = []
-        text = "".join(self._inline(node, boxes)).strip()
+        text = self._inline(node, boxes).strip()
         properties = node.find(f"{W}pPr")
         level = self._level(properties)
         if text and level:
@@ -97,27 +111,37 @@ class _Body:
             yield marker + text if marker else re.sub(r"^(#{1,6} )", r"\\\1", text)
         yield from boxes
 
-    def _inline(self, node: _Element, boxes: list[str]) -> Iterator[str]:
+    def _inline(self, node: _Element, boxes: list[str]) -> str:
+        """Text with its marks. Neighbours that have the same are marked together, and no mark stands inside a word: it
+        would cut the word apart for whoever searches."""
+        groups: list[tuple[str, list[str]]] = [("", [])]
+        for marks, text in self._pieces(node, boxes):
+            if marks != groups[-1][0] and text.strip():
+                groups.append((marks, []))
+            groups[-1][1].append(text)
+        texts = ["", *("".join(texts) for _, texts in groups), ""]
+        return "".join(
+            text if _joined(before, text) or _joined(text, after) else _mark(text, marks)
+            for (marks, _), before, text, after in zip(groups, texts, texts[1:], texts[2:], strict=False)
+        )
+
+    def _pieces(self, node: _Element, boxes: list[str]) -> Iterator[tuple[str, str]]:
         for child in node:
             kind = tag(child)
             if kind == "r":
-                yield _mark("".join(self._inline(child, boxes)), child.find(f"{W}rPr"))
+                yield _marks(child.find(f"{W}rPr")), self._inline(child, boxes)
             elif kind == "t":
-                yield child.text or ""
-            elif kind in {"tab", "ptab"}:
-                yield "\t"
-            elif kind in {"br", "cr"}:
-                yield "\n"
-            elif kind == "noBreakHyphen":
-                yield "-"
+                yield "", child.text or ""
+            elif kind in _SIGNS:
+                yield "", _SIGNS[kind]
             elif kind == "hyperlink":
-                yield self._link(child, "".join(self._inline(child, boxes)))
+                yield "", self._link(child, self._inline(child, boxes))
             elif kind in {"footnoteReference", "endnoteReference"}:
-                yield self._note(kind.removesuffix("Reference"), child.get(f"{W}id") or "")
+                yield "", self._note(kind.removesuffix("Reference"), child.get(f"{W}id") or "")
             elif kind == "txbxContent":
                 boxes += self._blocks(child)
             elif kind not in _SKIPPED:
-                yield from self._inline(child, boxes)
+                yield from self._pieces(child, boxes)
 
     def _level(self, properties: _Element | None) -> int:
         if properties is None:
@@ -184,16 +208,29 @@ def _digit(text: str) -> int | None:
     return int(text) if len(text) == 1 and "0" <= text <= "9" else None
 
 
-def _mark(text: str, properties: _Element | None) -> str:
+def _marks(properties: _Element | None) -> str:
+    """What a run is marked with."""
+    if properties is None:
+        return ""
+    named = ((mark, properties.find(f"{W}{name}")) for name, mark in _MARKED.items())
+    return "".join(
+        mark for mark, found in named if found is not None and found.get(f"{W}val") not in ("0", "false")
+    )
+
+
+def _mark(text: str, marks: str) -> str:
     core = text.strip()
-    if properties is None or not core:
-        return text
-    for name, mark in _MARKED.items():
-        found = properties.find(f"{W}{name}")
-        if found is not None and found.get(f"{W}val") not in ("0", "false"):
-            text = text.replace(core, f"{mark}{core}{mark}", 1)
-            core = f"{mark}{core}{mark}"
-    return text
+    return text.replace(core, f"{marks}{core}{marks}", 1) if marks and core else text
+
+
+def _joined(before: str, after: str) -> bool:
+    """Whether a word goes on from one text to the other."""
+    return before[-1:].isalnum() and after[:1].isalnum()
+
+
+def _is_dropped(node: _Element) -> bool:
+    """Whether it is within something that is left out on purpose, or that is there twice."""
+    return any(tag(above) in _SKIPPED for above in node.iterancestors())
 
 
 def _within(node: _Element, kind: str) -> Iterator[_Element]:

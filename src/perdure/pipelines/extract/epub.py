@@ -14,8 +14,9 @@ from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.archive import Archive, parse_xml, resolve
 from perdure.pipelines.extract.caps import bomb
 from perdure.pipelines.extract.charset import decode_markup
+from perdure.pipelines.extract.docx_parts import tag as tag_of
 from perdure.pipelines.extract.markup import parse_html, to_markdown
-from perdure.pipelines.extract.part import Heading, Part, clean, make_part
+from perdure.pipelines.extract.part import Heading, Part, clean, make_part, missed_words
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -58,9 +59,10 @@ class EpubReader:
 
     def read(self, key: int) -> Part:
         name = self._chapters[key - 1]
-        text = to_markdown(_parse_chapter(self._archive.read(name), name))
+        root = _parse_chapter(self._archive.read(name), name)
+        text = to_markdown(root)
         title = self._titles.get(name, "")
-        part = make_part("chapter", key, text, title)
+        part = make_part("chapter", key, text, title, missed=missed_words(_all_text(root), text))
         if title and not part.headings:
             return replace(part, headings=(Heading(1, title, part.anchor),))
         return part
@@ -116,6 +118,15 @@ def _character(entity: re.Match[bytes]) -> bytes:
         return entity[0]
     text = html.unescape(entity[0].decode())
     return entity[0] if text.startswith("&") else "".join(f"&#{ord(char)};" for char in text).encode()
+
+
+def _all_text(root: _Element) -> str:
+    """Everything that is text in the body, whatever stands around it."""
+    body = next(_named(root, "body"), root)
+    pieces = (
+        (node.text, node.tail) for node in body.iter() if tag_of(node) not in ("script", "style", "title")
+    )
+    return " ".join(piece for pair in pieces for piece in pair if piece)
 
 
 def _named(root: _Element, name: str) -> Iterator[_Element]:

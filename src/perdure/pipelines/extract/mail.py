@@ -16,10 +16,11 @@ from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.caps import bomb
 from perdure.pipelines.extract.charset import decode, decode_markup
 from perdure.pipelines.extract.markup import parse_html, to_markdown
-from perdure.pipelines.extract.part import Part, clean, make_part
+from perdure.pipelines.extract.part import Part, clean, count_words, make_part
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _PARTS_MAX = 1_000
+_NOTICE_WORDS = 20
 _HEADER_CHARS_MAX = 1_000
 _HEADER_READ_MAX = 2_000
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
@@ -104,7 +105,10 @@ def bodies(part: Message) -> list[Message]:
             found for one in inner if (found := bodies(one)) and any(payload(text).strip() for text in found)
         ]
         plain = (found for found in choices if all(text.get_content_type() == "text/plain" for text in found))
-        return next(plain, choices[-1] if choices else [])
+        chosen = next(plain, choices[-1] if choices else [])
+        fullest = max(choices, key=_words_of, default=chosen)
+        # a plain text that only says where the rest is
+        return fullest if _words_of(fullest) > 2 * _words_of(chosen) + _NOTICE_WORDS else chosen
     if inner:
         return [text for one in inner for text in bodies(one)]
     is_text = part.get_content_maintype() in {
@@ -112,6 +116,10 @@ def bodies(part: Message) -> list[Message]:
         "multipart",
     }  # multipart without parts: its boundary is missing
     return [part] if is_text else []
+
+
+def _words_of(texts: list[Message]) -> int:
+    return sum(count_words(text_of(text)) for text in texts)
 
 
 def is_attached(part: Message) -> bool:

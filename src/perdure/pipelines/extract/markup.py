@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SKIPPED = frozenset(
     "script style template noscript head iframe object svg select textarea rp annotation".split()
 )
+_SKIPPED_IN_BOOKS = SKIPPED - {"svg"} | frozenset(
+    "title desc metadata defs symbol".split()
+)  # drawings have text
 _AROUND = frozenset("nav dialog button".split())
 _AROUND_OUTSIDE = frozenset("header footer aside".split())  # of the page, not of an article
 TEXT_ITSELF = frozenset("article main section blockquote".split())
@@ -86,15 +89,17 @@ def _check_attributes(text: str) -> None:
 
 
 def to_markdown(root: Element, *, bare: bool = False) -> str:
-    """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text."""
+    """The text below `root` as Markdown; `bare` leaves out what says of itself that it only surrounds the text, and
+    drawings, which are icons and charts in a page and plates in a book."""
     from lxml import etree
 
+    left_out = SKIPPED if bare else _SKIPPED_IN_BOOKS
     writer, skipped, inside = _Writer(), None, 0
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
         tag = _local(node.tag)
         if event == "start":
-            if tag in SKIPPED or (bare and surrounds(tag, node, inside > 0)):
+            if tag in left_out or (bare and surrounds(tag, node, inside > 0)):
                 skipped = node
                 walk.skip_subtree()
                 continue
@@ -140,9 +145,16 @@ class _Writer:
         self._marks: list[tuple[_Frame, int, int]] = []
         self._lists: list[int] = []  # next number of each open list, 0 for bullets
         self._pre = 0
+        self._marked: tuple[_Frame, int, str] | None = None  # the last mark: where, and what is in it
 
     def write(self, text: str) -> None:
-        self._frames[-1].inline.append(text if self._pre else _SPACE.sub(" ", text))
+        frame = self._frames[-1]
+        if self._marked is not None and text[:1].isalnum():
+            marked, place, plain = self._marked
+            if marked is frame and place == len(frame.inline) - 1 and plain[-1:].isalnum():
+                frame.inline[place] = plain  # the word goes on: the mark would cut it apart
+        self._marked = None
+        frame.inline.append(text if self._pre else _SPACE.sub(" ", text))
 
     def open(self, tag: str, node: Element) -> None:
         frame = self._frames[-1]
@@ -204,17 +216,23 @@ class _Writer:
             del frame.inline[start:]
             return
         if tag == "a":
+            self._marked = None
             marked = f"[{core}]({href})" if href.startswith(("http://", "https://", "mailto:")) else core
             if href.removeprefix("mailto:") == core:
                 marked = f"<{core}>"
         else:
-            marked = core if _MARKS[tag] in core else f"{_MARKS[tag]}{core}{_MARKS[tag]}"
+            mark = _MARKS[tag]
+            within = bool(start) and frame.inline[start - 1][-1:].isalnum() and inner[:1].isalnum()
+            marked = core if mark in core or (within and mark != "`") else f"{mark}{core}{mark}"
+            if mark != "`":
+                self._marked = (frame, start, inner)
         if core:
             frame.inline[start:] = [inner.replace(core, marked, 1) if inner != core else marked]
 
     def _flush(self, form: Callable[[str], str] | None = None) -> None:
         frame = self._frames[-1]
         frame.flushes += 1
+        self._marked = None
         text = "".join(frame.inline)
         frame.inline.clear()
         if form is not _fence and not self._pre:

@@ -1,17 +1,19 @@
-"""HTML: the main text of a page where most of it is something else, the whole page otherwise."""
+"""HTML: the main text of a page of a site, the whole page otherwise."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
-from perdure.pipelines.extract.around import look_around
+from perdure.pipelines.extract.around import is_of_a_site, keep_text_in_headers, look_around
 from perdure.pipelines.extract.charset import decode_markup
 from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
+from perdure.pipelines.extract.trim import trim
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _MAIN_SHARE = 0.6  # a page with more main text than this is taken whole: then nothing of it can be lost
 _MAIN_SHARE_MIN = 0.1  # less than this was not the main text
 _MAIN_WORDS_MIN = 30
+_TRIM_SHARE_MIN = 0.1  # of the page's words; where the search finds less, it says nothing about the lines
 _FOUND_SHARE_MIN = 0.5  # of what surrounds nothing; less is one of several answers or posts
 _SAME_SHARE_MIN, _SAME_SHARE_MIN_OF_MAIN = 0.8, 0.5  # words in common that make it the same text
 
@@ -50,7 +53,22 @@ class PageReader:
 
 
 def _markdown_of(root: Element) -> str:
+    """The page's text, without the lines that surround it where the page is one of a site."""
+    small = not _has_more(root, caps.MAIN_TEXT_ELEMENTS_MAX)
+    main = _main_text(root, comments=True) if small and is_of_a_site(root) else ""
+    text = _text_of(root, small)
+    words, found = count_words(text), count_words(main)
+    if not found >= max(_MAIN_WORDS_MIN, _TRIM_SHARE_MIN * words):
+        return text
+    trimmed = trim(text, main)
+    return trimmed if count_words(trimmed) >= _MAIN_WORDS_MIN else text
+
+
+def _text_of(root: Element, small: bool) -> str:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
+    if _has_more(root, caps.AROUND_ELEMENTS_MAX):
+        return to_markdown(root, bare=True) or to_markdown(root)
+    keep_text_in_headers(root)
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
@@ -58,7 +76,7 @@ def _markdown_of(root: Element) -> str:
     around = look_around(root, words)
     if words < _MAIN_WORDS_MIN or around.words <= (1 - _MAIN_SHARE) * words:
         return _without(root, around.parts) or whole  # a search would only drop code and tables
-    if sum(1 for _ in root.iter()) > caps.MAIN_TEXT_ELEMENTS_MAX:
+    if not small:
         return whole
     main = _main_text(root)
     least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * (words - around.words))
@@ -66,6 +84,10 @@ def _markdown_of(root: Element) -> str:
         return whole
     rest = _without(root, around.parts + around.comments)
     return rest if _same(rest, main) else main
+
+
+def _has_more(root: Element, elements: int) -> bool:
+    return next(islice(root.iter(), elements, None), None) is not None
 
 
 def _without(root: Element, parts: list[Element]) -> str:
@@ -86,7 +108,8 @@ def _same(rest: str, main: str) -> bool:
     )
 
 
-def _main_text(root: Element) -> str:
+def _main_text(root: Element, *, comments: bool = False) -> str:
+    """The main text as trafilatura finds it: as much as may be, or exactly, with comments; "" where it has trouble."""
     import trafilatura
     from lxml import etree, html
 
@@ -96,9 +119,9 @@ def _main_text(root: Element) -> str:
                 etree.tostring(root, encoding="unicode"), html.HTMLParser(huge_tree=True)
             ),
             output_format="markdown",
-            favor_recall=True,
+            favor_recall=not comments,
             include_links=True,
-            include_comments=False,
+            include_comments=comments,
         )
     except (ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError):
         return ""  # its own trouble with an odd page; the whole text is at hand

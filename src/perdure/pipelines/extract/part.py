@@ -24,7 +24,9 @@ _HEADING = re.compile(r"(#{1,6}) ++(?=\S)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _TITLE_CHARS_MAX = 300
 _HEADING_CHARS_MAX = 1_000
-_IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+_NO_LETTERS = re.compile(r"[\W_]++")
+_PARTIAL_SHARE = 0.2  # of the words, or of the pages; a cover or a figure is not worth a mark
 _LETTER = re.compile(r"[^\W_]")
 _UNCLEAN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufffe\uffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -43,7 +45,8 @@ class Heading:
 
 @frozen
 class Part:
-    """A page, a chapter or a section. `scanned`: a page that is a picture which nobody could read."""
+    """A page, a chapter or a section. `scanned`: a page that is a picture which nobody could read; `missed`: words that
+    a second count sees in the source and that are not in `text`."""
 
     key: int
     anchor: str
@@ -52,11 +55,13 @@ class Part:
     words: int
     headings: tuple[Heading, ...] = ()
     scanned: bool = False
+    missed: int = 0
 
 
 @frozen
 class Summary:
-    """What is known of a whole document. `pages` is 0 where there are none; `language` is "und" when unsure."""
+    """What is known of a whole document. `pages` is 0 where there are none; `language` is "und" when unsure. `partial`
+    says what of the text could not be read, where that is more than a fifth of it; else it is empty."""
 
     title: str
     outline: tuple[Heading, ...]
@@ -65,6 +70,7 @@ class Summary:
     pages: int
     parts: int
     scanned: int
+    partial: str = ""
 
 
 class Reader(Protocol):
@@ -101,12 +107,21 @@ def clean(text: str) -> str:
 
 def count_words(text: str) -> int:
     """What stands between spaces, as `wc -w` counts; each ideograph and kana is one."""
-    if not text.isascii() and _IDEOGRAPH.search(text):
-        text = _IDEOGRAPH.sub(r" \g<0> ", text)
-    return len(text.split())
+    if text.isascii():
+        return len(text.split())
+    ideographs = sum(map(len, _IDEOGRAPHS.findall(text)))
+    return ideographs + len((_IDEOGRAPHS.sub(" ", text) if ideographs else text).split())
 
 
-def make_part(kind: str, key: int, text: str, title: str = "", *, headings: Sequence[Heading] = ()) -> Part:
+def missed_words(source: str, text: str) -> int:
+    """About how many words of `source` are not in `text`, by their letters: markup and spaces make no difference."""
+    there, read = len(_NO_LETTERS.sub("", source)), len(_NO_LETTERS.sub("", text))
+    return round(count_words(source) * (there - read) / there) if there > read else 0
+
+
+def make_part(
+    kind: str, key: int, text: str, title: str = "", *, headings: Sequence[Heading] = (), missed: int = 0
+) -> Part:
     """A part of `kind` (page, chapter, section) with its words counted. Text that looks like an anchor is defused."""
     anchor = f"{kind}={key}"
     if "<!-- " in text:
@@ -114,7 +129,7 @@ def make_part(kind: str, key: int, text: str, title: str = "", *, headings: Sequ
     found = tuple(headings) or tuple(headings_of(text, anchor))
     if not title and found:
         title = found[0].title
-    return Part(key, anchor, title[:_TITLE_CHARS_MAX], text, count_words(text), found)
+    return Part(key, anchor, title[:_TITLE_CHARS_MAX], text, count_words(text), found, missed=missed)
 
 
 def headings_of(text: str, anchor: str) -> Iterable[Heading]:
@@ -197,4 +212,14 @@ def summarise(parts: Sequence[Part], title: str = "", language: str = "") -> Sum
     spoken = language_of(sample)
     if spoken == UNKNOWN and language:
         spoken = language
-    return Summary(titled[:_TITLE_CHARS_MAX], outline, words, spoken, pages, len(parts), scanned)
+    partial = _partial(words, sum(part.missed for part in parts), pages, scanned)
+    return Summary(titled[:_TITLE_CHARS_MAX], outline, words, spoken, pages, len(parts), scanned, partial)
+
+
+def _partial(words: int, missed: int, pages: int, scanned: int) -> str:
+    """What could not be read, if that is a large part."""
+    if missed > _PARTIAL_SHARE * (words + missed):
+        return f"about {missed} of {words + missed} words of the source are not in the text"
+    if scanned > _PARTIAL_SHARE * pages:
+        return f"{scanned} of {pages} pages are pictures without text; install tesseract-ocr and requeue"
+    return ""

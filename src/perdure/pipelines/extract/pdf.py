@@ -6,7 +6,7 @@ import mmap
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,17 @@ from perdure.errors import Permanent
 from perdure.pipelines.extract import caps, ocr
 from perdure.pipelines.extract.caps import bomb
 from perdure.pipelines.extract.part import Heading, Part, clean, count_words, make_part
+from perdure.pipelines.extract.pdf_beside import count_files, form_text, read_file
 from perdure.pipelines.extract.pdf_scan import scan
+from perdure.pipelines.extract.pdf_text import readable
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
 
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _SECURITY = 5
-_ACROFORM = 1  # FORMTYPE_ACRO_FORM
+_FORMS = {1, 2, 3}  # FORMTYPE_ACRO_FORM, and XFA, whose fields are there as an AcroForm, too, or only as XML
+_XFA_ALONE = 2  # FORMTYPE_XFA_FULL: its page says no more than that another viewer is needed
 _IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _TITLE_CHARS_MAX = 200
 _BOOKMARKS_MAX = 20_000
@@ -31,6 +34,7 @@ _NUMBERING = re.compile(
     r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+(?:\.\d+)*\.?)?\s+)?", re.I
 )
 _SPACE = re.compile(r"\s+")
+_NO_LETTER = re.compile("[\ufffd\ue000-\uf8ff]{2}")
 _LEADING_HASH = re.compile(r"^(#{1,6} )", re.M)
 
 
@@ -39,29 +43,34 @@ _PDFIUM = threading.RLock()
 
 
 class PdfReader:
-    """Pages from 1. Bookmarks give the outline, and mark the lines they name as headings."""
+    """Pages from 1, then the form if it is XML, then the files of a portfolio. Bookmarks give the outline, and mark the
+    lines they name as headings."""
 
     piecemeal = True
 
-    def __init__(self, path: Path, ocr_language: str = "eng") -> None:
+    def __init__(self, path: Path, ocr_language: str = "eng", *, portfolio: bool = True) -> None:
         self._ocr_language = ocr_language  # "": pictures are left alone
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            scan(data)
+            self._scanned = scan(data)
         with _PDFIUM:
-            self._begin(path)
+            self._begin(path, portfolio)
 
-    def _begin(self, path: Path) -> None:
+    def _begin(self, path: Path, portfolio: bool) -> None:
         self._pdf = _open(path)
         count = len(self._pdf)
         if count > caps.PAGES_MAX:
             raise bomb(f"it has {count} pages, at most {caps.PAGES_MAX} are read")
         if count == 0:
             raise Permanent("document_empty", "this PDF has no pages")
-        self.parts = range(1, count + 1)
+        self._pages = count
         self.language = ""
-        self._is_form = self._pdf.get_formtype() == _ACROFORM
+        form = self._pdf.get_formtype()
+        self._is_form = form in _FORMS
         if self._is_form:
             self._pdf.init_forms()
+        self._form = form_text(self._pdf) if form == _XFA_ALONE else ""
+        files = count_files(self._pdf) if portfolio and self._scanned.portfolio else 0
+        self.parts = range(1, count + bool(self._form) + files + 1)
         self._bookmarks = _bookmarks(self._pdf)
         self._first = ""  # the text of the first page, where it was read for its title and not yet asked for
         self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
@@ -70,8 +79,10 @@ class PdfReader:
         if key == 1 and self._first:
             text, self._first = self._first, ""
             return self._part(1, text)
+        if key > self._pages:
+            return self._beside(key)
         with _PDFIUM, self._page(key) as page:
-            text = _text(page, key)
+            text = self._text(page, key)
             if text.strip():
                 return self._part(key, text)
             return self._read_picture(key, page)
@@ -79,6 +90,13 @@ class PdfReader:
     def close(self) -> None:
         with _PDFIUM:
             self._pdf.close()
+
+    def _beside(self, key: int) -> Part:
+        number = key - self._pages - 1
+        if self._form and number == 0:
+            return make_part("section", key, self._form)
+        with _PDFIUM:
+            return read_file(self._pdf, number - bool(self._form), key, self._ocr_language)
 
     @contextmanager
     def _page(self, key: int) -> Iterator[PdfPage]:
@@ -92,7 +110,7 @@ class PdfReader:
                 page.close()
                 page = self._pdf[key - 1]
         except PdfiumError as error:
-            raise Permanent("document_corrupt", f"page {key} of {len(self.parts)} cannot be read") from error
+            raise Permanent("document_corrupt", f"page {key} of {self._pages} cannot be read") from error
         try:
             yield page
         finally:
@@ -100,19 +118,23 @@ class PdfReader:
 
     def _first_line(self) -> str:
         with self._page(1) as page:
-            text = _text(page, 1)
+            text = self._text(page, 1)
         self._first = text if text.strip() else ""
         lines = (line.strip() for line in text.split("\n"))
         return next((line for line in lines if count_words(line)), "")[:_TITLE_CHARS_MAX]
 
+    def _text(self, page: PdfPage, key: int) -> str:
+        return _text(page, key, self._scanned.ligatures)
+
     def _part(self, key: int, text: str) -> Part:
+        missed = _unreadable(text)
         text = _LEADING_HASH.sub(r"\\\1", text)
         anchor = f"page={key}"
         marked = self._bookmarks.get(key, [])
         headings = [Heading(level, title, anchor) for level, title in marked]
         if marked:
             text = _mark_headings(text, marked)
-        return make_part("page", key, text.strip("\n"), headings=headings)
+        return make_part("page", key, text.strip("\n"), headings=headings, missed=missed)
 
     def _read_picture(self, key: int, page: PdfPage) -> Part:
         if not _has_picture(page):
@@ -134,7 +156,7 @@ def _open(path: Path) -> PdfDocument:
         raise Permanent("document_corrupt", f"this PDF cannot be opened: {error}") from error
 
 
-def _text(page: PdfPage, key: int) -> str:
+def _text(page: PdfPage, key: int, ligatures: Mapping[int, str]) -> str:
     from pypdfium2 import PdfiumError
 
     try:
@@ -144,10 +166,15 @@ def _text(page: PdfPage, key: int) -> str:
     try:
         if text_page.count_chars() > caps.PAGE_CHARS_MAX:
             raise bomb(f"page {key} has more than {caps.PAGE_CHARS_MAX} characters")
-        text: str = text_page.get_text_range()
+        text: str = readable(text_page, text_page.get_text_range(), ligatures)
     finally:
         text_page.close()
     return clean(text.replace("\ufffe", ""))  # PDFium's sign for a hyphen at the end of a line
+
+
+def _unreadable(text: str) -> int:
+    """Words that nobody can read, because their font does not say which letters it has."""
+    return sum(1 for word in text.split() if _NO_LETTER.search(word)) if _NO_LETTER.search(text) else 0
 
 
 def _bookmarks(pdf: PdfDocument) -> dict[int, list[tuple[int, str]]]:

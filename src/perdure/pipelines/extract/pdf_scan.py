@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from itertools import islice
 
+from perdure.core.frozen import frozen
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.caps import bomb
@@ -25,6 +26,8 @@ _REFERENCE = re.compile(rb"(\d{1,10})\s+\d+\s+R")
 _LENGTH = re.compile(rb"/Length\s+(\d{1,12})\b(?!\s+\d+\s+R)")
 _FILTERS = re.compile(rb"/(FlateDecode|Fl|LZWDecode|ASCII85Decode|ASCIIHexDecode|RunLengthDecode)\b")
 _PICTURES = re.compile(rb"/Subtype\s*/Image\b|/(?:DCT|JPX|CCITTFax|JBIG2)Decode\b")
+_NAMED = re.compile(rb"(?<![\w/.])(\d{1,3})(?![\w.])|/([^\s/\[\]<>()]{1,40})")
+_LISTS_MAX, _LIST_BYTES_MAX, _CODES_MAX = 1_000, 8 * 1024, 32
 _HEAD_BYTES = 16 * 1024
 _STEP = 1 << 16
 _SLICE = 1 << 20
@@ -32,8 +35,19 @@ _SLICE = 1 << 20
 File = mmap.mmap | bytes
 
 
-def scan(data: File) -> None:
-    """Permanent: document_bomb or document_corrupt. Nothing is kept."""
+@frozen
+class Scanned:
+    """What the look at a PDF has told. `ligatures`: letters by the codes of fonts that name them in a way that PDFium
+    does not know (`f_i`); `portfolio`: its files are the document."""
+
+    ligatures: dict[int, str]
+    portfolio: bool
+
+
+def scan(data: File) -> Scanned:
+    """Permanent: document_bomb or document_corrupt."""
+    names = _differences(data)
+    portfolio = data.find(b"/Collection") >= 0
     encrypted = data.rfind(b"/Encrypt") >= 0
     weights: dict[int, tuple[int, int]] = {}  # object → (bytes, operators that show text)
     pages: list[bytes] = [found[1] for found in _CONTENTS.finditer(data)]
@@ -49,12 +63,15 @@ def scan(data: File) -> None:
             at = stream.unpack(data, at)
             weights[number] = (stream.size, stream.shows)
             pages += stream.pages
+            names += stream.names
+            portfolio = portfolio or stream.portfolio
         else:
             end = _past(data, at, head)
             slices = (data[start : min(start + _SLICE, end)] for start in range(at, end, _SLICE))
             weights[number] = (end - at, sum(map(_count_shows, slices)))
             at = end
     _check_pages(weights, pages)
+    return Scanned(_ligatures(names), portfolio)
 
 
 class _Stream:
@@ -63,6 +80,8 @@ class _Stream:
     def __init__(self, number: int, layers: int, *, listed: bool) -> None:
         self.size = self.shows = 0
         self.pages: list[bytes] = []
+        self.names: list[bytes] = []
+        self.portfolio = False
         self._number = number
         self._layers = [zlib.decompressobj(-15 if layer == 0 else 15) for layer in range(layers)]
         self._sum = 1
@@ -110,6 +129,8 @@ class _Stream:
         if self._listed:
             seen = self._tail + text
             self.pages += [found[1] for found in _CONTENTS.finditer(seen)]
+            self.names += _differences(text)
+            self.portfolio = self.portfolio or b"/Collection" in text
             last = seen.rfind(b"/Contents")
             self._tail = seen[last:] if last >= 0 and b"]" not in seen[last:] else b""
             if len(self._tail) > _SLICE:  # and each piece would be looked at again and again
@@ -117,6 +138,34 @@ class _Stream:
 
     def _damaged(self, why: str) -> Permanent:
         return Permanent("document_corrupt", f"the stream of object {self._number} is damaged: {why}")
+
+
+def _differences(data: File) -> list[bytes]:
+    """How fonts name their letters, by code: the first thousand lists."""
+    found: list[bytes] = []
+    at = data.find(b"/Differences")
+    while at >= 0 and len(found) < _LISTS_MAX:
+        end = data.find(b"]", at, at + _LIST_BYTES_MAX)
+        if end >= 0:
+            found.append(bytes(data[at:end]))
+        at = data.find(b"/Differences", max(at + 1, end))
+    return found
+
+
+def _ligatures(lists: list[bytes]) -> dict[int, str]:
+    """Letters by code, of names like f_f_i; where fonts differ, those of most of them."""
+    votes: dict[int, Counter[str]] = {}
+    for listed in lists:
+        code = 0
+        for number, name in _NAMED.findall(listed):
+            if number:
+                code = int(number)
+                continue
+            letters = name.decode("latin-1").split("_")
+            if code < _CODES_MAX and len(letters) > 1 and all(len(one) == 1 for one in letters):
+                votes.setdefault(code, Counter())["".join(letters)] += 1
+            code += 1
+    return {code: counted.most_common(1)[0][0] for code, counted in votes.items()}
 
 
 def _opening(data: File, begin: int, end: int) -> tuple[int, bytes]:

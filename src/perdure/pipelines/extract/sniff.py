@@ -47,6 +47,10 @@ _SIGNATURES = (
     (b"Rar!\x1a\x07", "application/vnd.rar"),
     (b"\x28\xb5\x2f\xfd", "application/zstd"),
     (b"\x7fELF", "application/x-elf"),
+    (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "image/jp2"),
+    (b"\xff\x4f\xff\x51", "image/jp2"),
+    (b"!<arch>\n", "application/x-archive"),
+    (b"SQLite format 3\x00", "application/vnd.sqlite3"),
     (b"%!PS", "application/postscript"),
     (b"{\\rtf", "application/rtf"),
 )
@@ -54,6 +58,12 @@ _BRANDS = {
     b"avif": "image/avif", b"avis": "image/avif",
     b"heic": "image/heic", b"heix": "image/heic", b"hevc": "image/heic", b"mif1": "image/heic", b"msf1": "image/heic",
 }  # fmt: skip
+_BITMAP_HEADS = {12, 16, 40, 52, 56, 64, 108, 124}  # bytes of the second header of a BMP
+_ANYMAP_GAP = rb"(?:\s|#[^\r\n]*+[\r\n])++"
+_ANYMAP = re.compile(
+    rb"P(?:[1-6]" + _ANYMAP_GAP + rb"\d{1,9}" + _ANYMAP_GAP + rb"\d{1,9}\s|7\n(?:#[^\n]*+\n)*+WIDTH )"
+)
+_TAR = slice(257, 262)
 _OFFICE = (("word/", DOCX), ("xl/", XLSX), ("ppt/", PPTX))
 _LOCAL_HEADER = re.compile(rb"PK\x03\x04.{26}([\x21-\x7e]{1,200}?)(?=[^\x20-\x7e]|<|$)", re.S)
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -69,6 +79,9 @@ _MAIL_HEADERS = set(
     b"from to cc subject date received return-path message-id mime-version delivered-to reply-to content-type "
     b"dkim-signature in-reply-to sender list-id".split()
 )
+_MAIL_EXTRAS = (b"x-", b"arc-", b"list-", b"authentication-", b"received-", b"resent-", b"content-", b"dkim-")
+_HEADERS_MAX = 200
+_EMPTY_LINES = re.compile(rb"[\r\n]{0,16}")
 _TEXT_NAMES = {
     "md": MARKDOWN,
     "markdown": MARKDOWN,
@@ -77,6 +90,8 @@ _TEXT_NAMES = {
     "htm": HTML,
     "xhtml": HTML,
 }
+_ANYMAP_BYTES = 1_024
+_NULS_SHARE = 0.3
 _CONTROLS = bytes(range(32)).translate(None, b"\t\n\r\f\b\x1b")
 
 
@@ -91,25 +106,49 @@ def sniff(head: bytes, name: str = "", declared: str = "") -> str:
         return "image/webp"
     if head[4:8] == b"ftyp":
         return _BRANDS.get(head[8:12], BINARY)
+    if picture := _plain_picture(head):
+        return picture
     if _is_pdf(head):
         return PDF
-    if b"%PDF-" in head[:1024] or not looks_like_text(head):
+    if b"%PDF-" in head[:1024] or head[_TAR] == b"ustar" or not looks_like_text(head):
         return BINARY
     return _text_kind(head, name, declared)
 
 
+def _plain_picture(head: bytes) -> str:
+    """A BMP or a portable anymap, whose signatures are two letters that a text may begin with; else nothing."""
+    if (
+        head[:2] == b"BM"
+        and head[6:10] == bytes(4)
+        and int.from_bytes(head[14:18], "little") in _BITMAP_HEADS
+    ):
+        return "image/bmp"
+    return "image/x-portable-anymap" if _ANYMAP.match(head[:_ANYMAP_BYTES]) else ""
+
+
 def looks_like_text(head: bytes) -> bool:
     """Whether people can read it: nearly no control bytes, or a Unicode encoding whose zeros are letters."""
-    if head.startswith(_BOMS[1:]) or wide_encoding(head):
-        return True
     sample = head[:HEAD_BYTES]
-    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    if head.startswith(_BOMS[1:]) or wide_encoding(head):
+        return _reads(sample)
+    if sample.count(0) > _NULS_SHARE * len(sample):
+        return False
+    controls = len(sample) - len(sample.translate(None, _CONTROLS)) - sample.count(0)
     try:
         sample.decode()
         readable = True
     except UnicodeDecodeError as error:
         readable = error.start >= len(sample) - 3 and len(sample) >= HEAD_BYTES
-    return controls <= (0.3 if readable else 0.01) * len(sample)
+    return controls <= max(1, (0.05 if readable else 0.01) * len(sample))
+
+
+def _reads(sample: bytes) -> bool:
+    """Whether it is text in UTF-16: numbers of two bytes look like it, and have controls and unused characters."""
+    text = sample[: len(sample) & ~1].decode(wide_encoding(sample) or "utf-16", "replace")
+    strange = sum(
+        not (char.isprintable() or char.isspace() or char in "\ufeff\u200b\u200e\u200f") for char in text
+    )
+    return strange + text.count("\ufffd") <= 0.05 * len(text)
 
 
 def wide_encoding(head: bytes) -> str:
@@ -179,9 +218,9 @@ def _text_kind(head: bytes, name: str, declared: str) -> str:
         return HTML if re.search(rb"<html\b|<!doctype html", start[:4096], re.I) else XML
     if _MBOX.match(head):
         return MBOX
-    if _is_mail(head):
-        return MAIL
     declared = declared.partition(";")[0].strip().lower()
+    if _is_mail(head, declared == MAIL or name.lower().endswith(".eml")):
+        return MAIL
     named = _TEXT_NAMES.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     wanted = declared if declared in (HTML, MARKDOWN, "application/xhtml+xml") else named
     if wanted == MARKDOWN:
@@ -190,19 +229,21 @@ def _text_kind(head: bytes, name: str, declared: str) -> str:
     return HTML if has_tags and (wanted or declared != TEXT) else TEXT
 
 
-def _is_mail(head: bytes) -> bool:
-    at, known = 0, set()
-    for _ in range(40):
+def _is_mail(head: bytes, named: bool) -> bool:
+    """Whether it begins with the headers of a message; `named`: it is said to be one, so fewer of them do."""
+    at, known = _end(_EMPTY_LINES.match(head)), set()
+    for _ in range(_HEADERS_MAX):
         header = _HEADER.match(head, at)
         if header is None:
             break
         known.add(header[1].lower())
         at = header.end()
     found = known & _MAIL_HEADERS
+    usual = sum(not name.startswith(_MAIL_EXTRAS) for name in known)
+    if named and head[at : at + 1] in (b"", b"\r", b"\n") and found:
+        return True
     return (
-        len(found) >= 2
-        and len(found) * 3 >= len(known)
-        and bool(found & {b"from", b"received", b"return-path"})
+        len(found) >= 2 and len(found) * 3 >= usual and bool(found & {b"from", b"received", b"return-path"})
     )
 
 

@@ -5,8 +5,8 @@
 The service is called with the policy `vision`, whose numbers are those of `google_vision` for a service of Google and
 those of `openai` for any other. Its answer is believed only in its
 form: known fields of limited length are kept, everything else is dropped, and an answer without the form is asked for
-once more and then refused. Where no service is configured the answer is FALLBACK, which is also what a stage gives that
-cannot reach one.
+once more and then refused; no other attempt asks again, so a service that answers nonsense is not asked without end.
+Where no service is configured the answer is FALLBACK, which is also what a stage gives that cannot reach one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from perdure.calls import Policy, presets
 from perdure.core.frozen import frozen
-from perdure.errors import Transient
+from perdure.errors import CallRefused, Transient
 from perdure.pipelines.extract.part import clean
 from perdure.pipelines.image.facts import Facts
 from perdure.pipelines.image.metadata import FALLBACK, UNKNOWN, Colors, Composition, Metadata
@@ -59,7 +59,7 @@ def fallback() -> Described:
 
 def describe(jpeg: bytes, settings: Settings | None = None) -> Described:
     """Ask the service of the settings; the fallback where there is none. Raises as a call of the policy does, and
-    Transient(answer_invalid)."""
+    CallRefused(answer_invalid)."""
     service = vision(settings)
     return fallback() if service is None else service.describe(jpeg)
 
@@ -98,7 +98,7 @@ class Vision:
         self._policy = policy(google=f".{urlsplit(url).hostname}".endswith(".googleapis.com"))
 
     def describe(self, jpeg: bytes) -> Described:
-        """What the service sees. Transient(answer_invalid) if it twice says nothing that can be used."""
+        """What the service sees. CallRefused(answer_invalid) if it twice says nothing that can be used."""
         import httpx2
 
         asked = self._asked(jpeg)
@@ -111,9 +111,9 @@ class Vision:
                 answer = self._policy.call(ask)
                 try:
                     return self._read(answer)
-                except Transient:
+                except Transient as error:
                     if not left:
-                        raise
+                        raise _refused(error) from error
         raise AssertionError("the last ask returns or raises")
 
     async def adescribe(self, jpeg: bytes) -> Described:
@@ -131,9 +131,9 @@ class Vision:
                 answer = await self._policy.acall(ask)
                 try:
                     return self._read(answer)
-                except Transient:
+                except Transient as error:
                     if not left:
-                        raise
+                        raise _refused(error) from error
         raise AssertionError("the last ask returns or raises")
 
     def _asked(self, jpeg: bytes) -> dict[str, Any]:
@@ -218,6 +218,11 @@ def _said(answer: bytes) -> str:
 
 def _invalid(problem: str) -> Transient:
     return Transient(f"the answer about the image cannot be used: {problem}", code="answer_invalid")
+
+
+def _refused(error: Transient) -> CallRefused:
+    """The service has no usable answer: the fallback stands in at once, and a repair ends with its first attempt."""
+    return CallRefused("answer_invalid", str(error), dependency="vision")
 
 
 def _inner(found: dict[str, Any], name: str) -> dict[str, Any]:

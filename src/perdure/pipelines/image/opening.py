@@ -33,6 +33,10 @@ _ENDS = {"image/jpeg": b"\xff\xd9", "image/png": b"IEND", "image/gif": b";"}
 _BOXED = {"image/avif", "image/heic", "image/jp2"}
 _WITH_PIXELS = {b"mdat", b"jp2c"}
 _BARE_JP2 = b"\xff\x4f\xff\x51"
+_UNPACKS = (
+    "decompressed data too large",
+    "too much memory used",
+)  # text and profiles in a PNG, as Pillow says
 _CUT = ("truncated", "end of file", "eof", "only got", "not enough image data")
 
 
@@ -137,19 +141,17 @@ def _refusal(error: Exception, file: IO[bytes]) -> Permanent:
     if not kind.startswith("image/"):
         return Permanent("type_mismatch", f"said to be an image, but the content is {kind}")
     told = " ".join(str(error).split())[:200]
+    if told.lower().startswith(_UNPACKS):
+        return Permanent(
+            "image_bomb", f"this {kind} holds text or a profile that unpacks without end ({told})"
+        )
     if any(word in told.lower() for word in _CUT) or _is_cut(file, head, kind):
         return Permanent("image_truncated", f"this {kind} was cut off; fetch it again ({told})")
     return Permanent("image_corrupt", f"this {kind} is damaged ({told})")
 
 
 def _kind(head: bytes) -> str:
-    """As `sniff` says, and some more images."""
-    if head.startswith(b"BM") and len(head) > 6 and head[6:10] == bytes(4):
-        return "image/bmp"
-    if head.startswith((b"\x00\x00\x00\x0cjP  \r\n\x87\n", _BARE_JP2)):
-        return "image/jp2"
-    if head[:1] == b"P" and head[1:2] in b"1234567" and head[2:3].isspace():
-        return "image/x-portable-anymap"
+    """As `sniff` says, and SVG."""
     kind = sniff(head)
     if b"<svg" in head[:4096] and not kind.startswith("image/"):
         return "image/svg+xml"

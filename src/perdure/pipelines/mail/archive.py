@@ -60,13 +60,14 @@ class Mark:
 
 
 def open_archive(
-    source: Path | bytes, known: Mark | None = None, *, bytes_max: int = MESSAGE_BYTES_MAX
+    source: Path | str | bytes, known: Mark | None = None, *, bytes_max: int = MESSAGE_BYTES_MAX
 ) -> Archive:
-    """Open an archive; with `known`, an mbox that only grew is listed from its last known message on.
+    """Open an archive: a path, or the bytes of an mbox or a message. With `known`, an mbox that only grew is listed
+    from its last known message on.
 
-    Permanent(type_unsupported) if it is none.
+    Raises: Permanent(type_unsupported) if it is not an archive; FileNotFoundError.
     """
-    return Archive(source, known, bytes_max)
+    return Archive(Path(source) if isinstance(source, str) else source, known, bytes_max)
 
 
 class Archive:
@@ -161,8 +162,9 @@ class Archive:
         return Entry(identity, message_id, begin, length, data, name)
 
 
-def read_entry(source: Path | bytes, offset: int, length: int, name: str = "") -> bytes:
+def read_entry(source: Path | str | bytes, offset: int, length: int, name: str = "") -> bytes:
     """The data of an entry that was listed before; Transient(archive_changed) if it is not there any more."""
+    source = Path(source) if isinstance(source, str) else source
     if isinstance(source, Path) and name:
         source = source / name
     try:
