@@ -240,7 +240,7 @@ def test_no_query_breaks_the_search(kind: str, request: pytest.FixtureRequest) -
             wanted = asked(query)
             own = set(words('AND OR NOT NEAR the whale\'s "song" of foo_bar 1e5 3.14'))
             if all(len(term) == 1 for term in wanted.terms):
-                    single = [word for (word,) in wanted.single]
+                single = [word for (word,) in wanted.single]
                 there = [word in own for (word,) in wanted.quoted] or [
                     not own.isdisjoint((word, *forms(word))) for word in single
                 ]

@@ -15,13 +15,17 @@ from perdure.core.words import Term
 
 #: What words count beside vectors.
 WORDS = 0.85
+#: Of a chunk that covers more of the words' weight than this, the words count for more, up to all.
+ENOUGH = 0.8
 #: Of a word that the chunk has in another form.
 FORM = 0.7
 #: What makes the score of its words.
 OFTEN, COVER, ORDER = 0.5, 0.3, 0.2
 SATURATION, LENGTH, LENGTHY = 1.2, 160, 0.5
-#: By model: a hit fits if the share of the words' weight that it has and its cosine come to the first of these together,
-#: or the cosine alone to the second. Where nothing is known of a model's cosines, every hit does.
+#: By model: a hit fits if the share of the words' weight that it has and its cosine come to the first together, or the
+#: cosine alone to the second. Where nothing is known of a model's cosines, every hit does; also in an
+#: organisation with few chunks, which need not have the words of its own subject.
+FEW = 1_000
 FLOORS = {"wordllama-l2-supercat-256": (0.72, 0.5), "lexical-hashing-384": (0.6, 0.5)}
 
 
@@ -86,7 +90,8 @@ def fused(fits: dict[int, Fit], cosines: dict[int, float]) -> list[tuple[int, fl
         return sorted(((num, one.score) for num, one in fits.items()), key=_first)
     best, worst = max(cosines.values()), min(cosines.values())
     spread = (best - worst) or 1.0
-    words = WORDS if any(one.score for one in fits.values()) else 0.0
+    covered = max((one.covered for one in fits.values()), default=0.0)
+    words = WORDS + (1 - WORDS) * max(0.0, covered - ENOUGH) / (1 - ENOUGH) if covered else 0.0
     scores = {
         num: words * (fits[num].score if num in fits else 0.0)
         + (1 - words) * ((cosines[num] - worst) / spread if num in cosines else 0.0)

@@ -22,7 +22,7 @@ from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
 from perdure.store.near import Among, Near, Which
-from perdure.store.ranking import Wanted, fit, fits, fused
+from perdure.store.ranking import FEW, Wanted, fit, fits, fused
 from perdure.store.rarity import COUNTED, Rarity, Sample
 from perdure.store.reading import Reading
 from perdure.store.records import Hit
@@ -104,7 +104,7 @@ class Searching(Reading):
         if wanted.quoted:
             vector = None  # what is near in meaning need not have the phrase
         while True:
-            (terms, by_words), near = await asyncio.gather(
+            (terms, by_words, total), near = await asyncio.gather(
                 self._by_words(org, wanted, collection, document),
                 self._by_vector(org, vector, collection, document),
             )
@@ -112,18 +112,20 @@ class Searching(Reading):
             rows = await self._found(numbers, org, collection, document, vector)
             tries -= 1
             if len(rows) == len(numbers) or not tries:
-                return _hits(rows, wanted, terms, vector, near, limit)
+                found = _hits(rows, wanted, terms, vector, near, total)
+                return [_hit(rows[num], score, wanted) for num, score in found[:limit]]
             # some were superseded while we looked, and their successors were not seen
 
     async def _by_words(
         self, org: str, wanted: Asked, collection: str | None, document: str | None
-    ) -> tuple[list[Wanted], list[int]]:
-        """What each word weighs, and chunks to be measured: with all phrases, or with the words that tell most."""
+    ) -> tuple[list[Wanted], list[int], int]:
+        """What each word weighs; chunks to be measured, which have all phrases or the words that tell most; and how
+        many chunks the organisation has."""
         if not wanted.terms:
-            return [], []
+            return [], [], 0
         scope = indexing.scope(org, collection, document)
 
-        def steps() -> Steps[tuple[list[Wanted], list[int]]]:
+        def steps() -> Steps[tuple[list[Wanted], list[int], int]]:
             alone = not (yield Query(self.sql.INDEXED_OTHERS, (org,)))
             sample = yield from self.rarity.sample(org)
             terms = yield from self._weighed(sample, scope[:1], wanted.terms, alone)
@@ -132,7 +134,7 @@ class Searching(Reading):
             for lookup in chosen:
                 params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, lookup.groups, lookup.every, alone))
                 found |= {num: None for (num,) in (yield Query(self.sql.CHUNK_FOUND, params))}
-            return terms, list(found)
+            return terms, list(found), sample.total
 
         return await self._read(steps)
 
@@ -265,18 +267,19 @@ def _group(one: Wanted) -> list[Term]:
 
 def _hits(
     rows: dict[int, Row], wanted: Asked, terms: list[Wanted], vector: tuple[str, bytes] | None,
-    near: list[Near], limit: int,
-) -> list[Hit]:  # fmt: skip
-    """The best of the candidates that fit."""
+    near: list[Near], total: int,
+) -> list[tuple[int, float]]:  # fmt: skip
+    """Numbers and scores of the candidates, best first; none of them if none fits."""
     measured = {num: fit(terms, wanted.joined, _words(row)) for num, row in rows.items()} if terms else {}
     cosines = {one.num: one.score for one in near if one.num in rows}
     if vector is not None:
         others = [num for num, row in rows.items() if num not in cosines and row[VECTOR_AT] is not None]
         cosines |= zip(others, _cosines(vector[1], [rows[num][VECTOR_AT] for num in others]), strict=True)
     ranked = fused(measured, cosines)
-    if vector is not None and terms:
-        ranked = [one for one in ranked if fits(vector[0], measured[one[0]], cosines.get(one[0], 0.0))]
-    return [_hit(rows[num], score, wanted) for num, score in ranked[:limit]]
+    if vector is not None and terms and total >= FEW:
+        good = (fits(vector[0], measured[num], cosines.get(num, 0.0)) for num, _ in ranked[:LIMIT_MAX])
+        ranked = ranked if any(good) else []
+    return ranked
 
 
 def _words(row: Row) -> str:
