@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from pathlib import Path
 from retrieval_corpus import corpus
 
 from perdure import Perdure
+from perdure.core.words import ANCHOR
 from perdure.pipelines.document import documents
 from perdure.pipelines.embed import embedder
 from perdure.service import AsyncPerdure
@@ -35,6 +37,7 @@ QUESTIONS = Path(__file__).with_name("retrieval_questions.tsv")
 DEPTH = 10
 WAYS = ("words", "vectors", "both")
 UNANSWERABLE = "unanswerable"
+SIGN = re.compile(ANCHOR)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ async def ask(store: str, asked: list[Question], misses: bool) -> None:
                 ranks[question.kind, question.half, way].append(found)
                 if misses and question.half == "tune" and way == "both" and not 0 < found[0] <= 5:
                     print(f"missed ({found[0]}): {question.kind}: {question.text}")
+        await _junk(app)
     finally:
         await app.stop()
     _table(ranks)
@@ -125,6 +129,24 @@ async def _unlabelled(app: AsyncPerdure, asked: list[Question]) -> list[Question
         if question.documents and not any(question.passage in plain(text) for text in texts):
             missing.append(question)
     return missing
+
+
+async def _junk(app: AsyncPerdure) -> None:
+    """Print how many chunks nobody is helped by: headings or fences alone, or with the sign of a part inside."""
+    found: dict[str, int] = defaultdict(int)
+    for document in await _everything(app):
+        for chunk in await app.chunks(document.id):
+            found["chunks"] += 1
+            lines = [line for line in chunk.text.split("\n") if line.strip()]
+            body = [line for line in lines if not line.startswith("#") and not SIGN.fullmatch(line.strip())]
+            if not any(sign.isalnum() for line in body for sign in line.strip("`~")):
+                found["heading alone" if any(map(str.isalnum, chunk.text)) else "without a word"] += 1
+            elif all(line.startswith(("```", "~~~")) for line in body):
+                found["fence alone"] += 1
+            found["with a sign inside"] += SIGN.search(chunk.text) is not None
+    junk = sum(found.values()) - found["chunks"]
+    told = ", ".join(f"{name} {count}" for name, count in found.items())
+    print(f"junk {junk / found['chunks']:.4f} ({told})")
 
 
 async def _everything(app: AsyncPerdure) -> list[Status]:
