@@ -115,7 +115,10 @@ def test_a_page_of_headings_alone_belongs_to_the_next_one() -> None:
 
     (chunk,) = chunks(text, "d", "h", [(0, "page=1", 1), (27, "page=2", 2)])
 
-    assert (chunk.page, chunk.heading, chunk.read) == (1, "Title", "# Title\n\nText of it.")
+    assert (chunk.page, chunk.heading, chunk.text) == (2, "Title", "Text of it.")
+    assert chunk.read == "Title\nText of it."
+    (alone,) = chunks(text[:26], "d", "h")
+    assert alone.text == "# Title"
 
 
 def test_fences_and_tables_stay_whole_where_they_fit() -> None:

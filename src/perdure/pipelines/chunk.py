@@ -1,7 +1,8 @@
 """Cuts a document's Markdown into chunks: passages of at most 1,200 characters that end where a reader would pause.
 
 A heading stands in the chunk of the text below it, fenced code and tables stay whole where they fit, and no chunk
-reaches over the sign of a part, such as that of a page, unless the part before it has nothing but headings.
+reaches over the sign of a part, such as that of a page: a heading at the end of a part is above the first chunk of the
+next one, and not in its text.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from perdure.core.chunk import Chunk, chunk_id
 from perdure.core.frozen import frozen
@@ -55,12 +57,11 @@ def chunks(
     found: list[Chunk] = []
     named = " ".join(title.split())[:HEADING_CHARS_MAX]
     outline: dict[int, str] = {}
-    for blocks in _packed(text_markdown):
+    for above, blocks in _packed(text_markdown):
         start, end = blocks[0].start, blocks[-1].end
         text = text_markdown[start:end]
-        for block in blocks:  # those that the chunk begins with are above it too
-            if block.kind != _TITLE:
-                break
+        leading = takewhile(lambda block: block.kind == _TITLE, blocks)
+        for block in (*above, *leading):
             _enter(outline, block, text_markdown)
         place = bisect_right(starts, start) - 1
         _, anchor, page = ordered[place] if place >= 0 else (0, "", None)
@@ -82,28 +83,32 @@ def _enter(outline: dict[int, str], block: Block, text: str) -> None:
     outline[block.level] = title
 
 
-def _packed(text: str) -> Iterator[list[Block]]:
-    """Blocks that make a chunk together: full ones, and no heading at the end of one unless nothing follows."""
+def _packed(text: str) -> Iterator[tuple[list[Block], list[Block]]]:
+    """Headings at the end of the part before, and the blocks of a chunk: a full one, with no heading at its end unless
+    nothing follows."""
+    above: list[Block] = []
     held: list[Block] = []
     for block in _fitting(text):
         if held and (block.kind == _PART or _is_full(held, block)):
             full, held = _without_headings(held)
             if full:
-                yield full
+                yield above, full
+                above = []
         if block.kind == _PART:
+            above, held = [*above, *held], []
             continue
         if held and block.end - held[0].start > CHARS_MAX:
             room = CHARS_MAX - (block.start - held[0].start)
             if room > CHARS_MAX // 4 and block.kind != _TITLE:
-                first, *rest = _cut(text, block, room)
-                yield [*held, first]
-                held = rest
+                first, *held_next = _cut(text, block, room)
+                yield above, [*held, first]
+                above, held = [], held_next
                 continue
-            yield held  # headings as long as a chunk
-            held = []
+            yield above, held  # headings as long as a chunk
+            above, held = [], []
         held.append(block)
-    if held:
-        yield held
+    if held or above:
+        yield (above, held) if held else ([], above)
 
 
 def _is_full(held: list[Block], block: Block) -> bool:
