@@ -93,6 +93,17 @@ async def test_a_common_word_hides_no_chunk_however_many_are_newer(memory_world:
     assert len(await texts(world, "the where is")) == 10
 
 
+async def test_a_new_word_is_found_at_once_though_the_sample_is_older(memory_world: World) -> None:
+    world = memory_world
+    await indexed(world, *(f"the number {n}" for n in range(300)))
+    assert await texts(world, "zebra") == []
+
+    await indexed(world, "a zebra")
+
+    assert await texts(world, "zebra") == ["a zebra"]
+    assert (await texts(world, "the zebra"))[0] == "a zebra"
+
+
 async def test_another_form_of_a_word_is_found_and_comes_behind_the_word_itself(memory_world: World) -> None:
     world = memory_world
     for text in ("it retried twice", "what retries cost", "whales sing"):

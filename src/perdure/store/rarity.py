@@ -42,8 +42,7 @@ class Sample:
     def share(self, word: str) -> float | None:
         """Of chunks with the word; None if it is too rare for the sample to tell."""
         seen = self.has[word]
-        whole = self.size >= self.total
-        return seen / self.size if seen >= SEEN_LEAST or (whole and self.size) else None
+        return seen / self.size if seen >= SEEN_LEAST else None
 
     def weight(self, count: float) -> float:
         """Of a word that so many chunks have."""
