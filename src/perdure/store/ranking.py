@@ -7,7 +7,7 @@ so that the best of the candidates has 1 and the worst 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from perdure.core.frozen import frozen
@@ -90,14 +90,23 @@ def fused(fits: dict[int, Fit], cosines: dict[int, float]) -> list[tuple[int, fl
         return sorted(((num, one.score) for num, one in fits.items()), key=_first)
     best, worst = max(cosines.values()), min(cosines.values())
     spread = (best - worst) or 1.0
-    covered = max((one.covered for one in fits.values()), default=0.0)
-    words = WORDS + (1 - WORDS) * max(0.0, covered - ENOUGH) / (1 - ENOUGH) if covered else 0.0
+    words = _share_of_words(fits.values())
     scores = {
         num: words * (fits[num].score if num in fits else 0.0)
         + (1 - words) * ((cosines[num] - worst) / spread if num in cosines else 0.0)
         for num in {**fits, **cosines}
     }
     return sorted(scores.items(), key=_first)
+
+
+def _share_of_words(fits: Iterable[Fit]) -> float:
+    """What words count for: more where a chunk has nearly all of several, some of them as they follow in the query."""
+    covered = ordered = 0.0
+    for one in fits:
+        covered, ordered = max(covered, one.covered), max(ordered, one.ordered)
+    if not covered:
+        return 0.0
+    return WORDS + (1 - WORDS) * max(0.0, covered - ENOUGH) / (1 - ENOUGH) if ordered else WORDS
 
 
 def fits(model: str, one: Fit, cosine: float) -> bool:
