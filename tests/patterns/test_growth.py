@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.pipelines.chunk import _trimmed
+from perdure.pipelines.chunk import chunks
 from perdure.pipelines.extract.archive import parse_xml
 from perdure.pipelines.extract.docx_parts import W, numbered_lists
 from perdure.pipelines.extract.mail import MailReader
@@ -42,6 +42,10 @@ def _repeated(again: str, use: Callable[[str], object], before: str = "", after:
     return work
 
 
+def _chunks(text: str) -> object:
+    return chunks(text, "d", "h")
+
+
 def _page(text: str) -> object:
     return to_markdown(parse_html(text))
 
@@ -56,7 +60,11 @@ WORK: dict[str, Work] = {
     "an address without a sign": _repeated("a", lambda text: addresses([text])),
     "spaces between lines": _repeated("<span> </span>", _page, "a<br>", "b"),
     "a heading of spaces": _repeated("# a" + " " * 990 + "b\n", lambda text: list(headings_of(text, ""))),
-    "signs of parts": _repeated("<!-- page=1 -->    ", _trimmed, "a", "x"),
+    "signs of parts": _repeated("<!-- page=1 -->    ", _chunks, "a", "x"),
+    "signs on lines": _repeated("<!-- page=1 -->\n\n", _chunks, "a", "x"),
+    "a line without a pause": _repeated("a", _chunks),
+    "headings alone": _repeated("# a\n", _chunks),
+    "fences that end nowhere": _repeated("```\na\n~~~\n", _chunks),
     "streams without an end": _repeated(
         ">>stream\nendstream", lambda text: scan(text.encode()), "%PDF-1.4\n"
     ),

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.calls.charset import decode
 from perdure.core.fingerprint import normalised
-from perdure.pipelines.chunk import _trimmed
+from perdure.pipelines.chunk import chunks
 from perdure.pipelines.extract.archive import parse_xml
 from perdure.pipelines.extract.charset import decode_markup
 from perdure.pipelines.extract.docx_parts import W, numbered_lists
@@ -21,18 +21,18 @@ SIGN = "<!-- page=1 -->"
 
 
 @pytest.mark.parametrize(
-    ("chunk", "trimmed"),
+    ("text", "cut"),
     [
-        ("a ", (0, "a ")),
-        (f"{SIGN}\n\na\n", (17, "a\n")),
-        (f"a \n{SIGN}\n {SIGN}\n", (0, "a")),
-        (f"a {SIGN} b {SIGN}", (0, f"a {SIGN} b")),
-        (f" {SIGN} {SIGN} ", (33, "")),
-        (f"a {SIGN} <!-- page=x -->", (0, f"a {SIGN} <!-- page=x -->")),
+        ("a ", [(0, "a")]),
+        (f"{SIGN}\n\na\n", [(17, "a")]),
+        (f"a \n{SIGN}\n {SIGN}\n", [(0, "a")]),
+        (f"a\n{SIGN}\nb\n{SIGN}", [(0, "a"), (18, "b")]),
+        (f" {SIGN}\n {SIGN} ", []),
+        (f"a {SIGN} <!-- page=x -->", [(0, f"a {SIGN} <!-- page=x -->")]),
     ],
 )
-def test_signs_of_parts_at_the_ends_of_a_chunk(chunk: str, trimmed: tuple[int, str]) -> None:
-    assert _trimmed(chunk) == trimmed
+def test_signs_of_parts_end_a_chunk_and_are_not_in_it(text: str, cut: list[tuple[int, str]]) -> None:
+    assert [(chunk.start, chunk.text) for chunk in chunks(text, "d", "h")] == cut
 
 
 @pytest.mark.parametrize(

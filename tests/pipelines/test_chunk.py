@@ -11,7 +11,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.pipelines.chunk import CHARS_MAX, PIECE_CHARS, chunks
+from perdure.pipelines.chunk import CHARS_MAX, chunks
 
 BOOK = "\n\n".join(
     f"# Chapter {n}\n\n" + f"Überall, sentence {n} of naïve café prose about 東京. " * 40 for n in range(12)
@@ -39,7 +39,7 @@ def test_any_text_is_cut_without_loss(text: str) -> None:
 
 
 def test_a_long_text_without_a_pause_is_cut_too() -> None:
-    text = "x" * (2 * PIECE_CHARS + 7)
+    text = "x" * (200_007)
 
     found = chunks(text, "d", "h")
 
@@ -90,3 +90,65 @@ def test_signs_of_parts_are_not_read_with_the_text_and_places_hold() -> None:
     assert all(pages[c.start : c.end] == c.text for c in found)
     assert {c.page for c in found if c.text.startswith("Page ")} == set(range(1, 20))
     assert all(c.page == int(c.text.split()[1]) for c in found if c.text.startswith("Page "))
+
+
+def _texts(text: str) -> list[str]:
+    found = chunks(text, "d", "h")
+    assert all(text[c.start : c.end] == c.text for c in found)
+    assert max(len(c.text) for c in found) <= CHARS_MAX
+    return [c.text for c in found]
+
+
+def test_a_heading_stands_with_the_text_below_it() -> None:
+    sections = "\n\n".join(f"## Part {n}\n\n" + f"Sentence {n} of it. " * 90 for n in range(5))
+
+    found = _texts(f"# Book\n\n{sections}")
+
+    assert not [text for text in found if all(line.startswith("#") or not line for line in text.split("\n"))]
+    assert [text.split("\n")[0] for text in found if text.startswith("#")] == [
+        "# Book", *(f"## Part {n}" for n in range(1, 5))
+    ]  # fmt: skip
+
+
+def test_a_page_of_headings_alone_belongs_to_the_next_one() -> None:
+    text = "<!-- page=1 -->\n\n# Title\n\n<!-- page=2 -->\n\nText of it.\n"
+
+    (chunk,) = chunks(text, "d", "h", [(0, "page=1", 1), (27, "page=2", 2)])
+
+    assert (chunk.page, chunk.heading, chunk.text) == (2, "Title", "Text of it.")
+    assert chunk.read == "Title\nText of it."
+    (alone,) = chunks(text[:26], "d", "h")
+    assert alone.text == "# Title"
+
+
+def test_fences_and_tables_stay_whole_where_they_fit() -> None:
+    fence = "```python\n" + "\n\n".join(f"line_{n} = {n}" for n in range(40)) + "\n```"
+    table = "\n".join(["| a | b |", "|---|---|", *(f"| {n} | {n * n} |" for n in range(60))])
+    prose = "Words before it. " * 50
+
+    found = _texts(f"{prose}\n\n{fence}\n\n{prose}\n\n{table}\n\n{prose}")
+
+    assert sum(fence in text for text in found) == 1
+    assert sum(table in text for text in found) == 1
+    long = _texts("```\n" + "\n".join(f"line {n}" for n in range(1_000)) + "\n```")
+    assert all(text.startswith(("```", "line")) for text in long)
+    assert not [text for text in long if text.strip("`\n") == ""]
+
+
+def test_a_chunk_knows_the_headings_above_it() -> None:
+    prose = "Some prose that goes on. " * 60
+    text = f"# A\n\n{prose}\n\n## B\n\n{prose}\n\n## C\n\n{prose}\n\n# D\n\n{prose}"
+
+    found = chunks(text, "d", "h", title="Book")
+
+    assert list(dict.fromkeys(c.heading for c in found)) == ["Book\nA", "Book\nA\nB", "Book\nA\nC", "Book\nD"]
+    assert found[1].read.startswith("Book\nA\nSome prose")
+    assert found[0].read.startswith("Book\n# A\n")
+
+
+def test_numbers_of_a_list_are_kept() -> None:
+    items = "\n".join(f"{n}. {'item ' * 30}" for n in range(1, 40))
+
+    found = _texts(items)
+
+    assert [int(line.split(".")[0]) for text in found for line in text.split("\n")] == list(range(1, 40))

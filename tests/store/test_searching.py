@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from perdure.core.forms import forms
 from perdure.core.words import asked, snippet, words
 from perdure.errors import InputInvalid
 from perdure.store.matrix import Matrix, unit
@@ -80,6 +82,60 @@ async def test_a_search_stays_within_organisation_collection_and_document(world:
             assert await found(document=one.document_id) == {"whales one"}
             assert await found(document=one.document_id, collection="sea") == set()
             assert await found(collection="nowhere") == set()
+
+
+async def test_a_common_word_hides_no_chunk_however_many_are_newer(memory_world: World) -> None:
+    world = memory_world
+    await indexed(world, "where the zebra sleeps at night")
+    await indexed(world, *(f"the number {n} is here, where it was" for n in range(6_000)))
+
+    assert (await texts(world, "where does the zebra sleep"))[0] == "where the zebra sleeps at night"
+    assert len(await texts(world, "the where is")) == 10
+
+
+async def test_a_new_word_is_found_at_once_though_the_sample_is_older(memory_world: World) -> None:
+    world = memory_world
+    await indexed(world, *(f"the number {n}" for n in range(300)))
+    assert await texts(world, "zebra") == []
+
+    await indexed(world, "a zebra")
+
+    assert await texts(world, "zebra") == ["a zebra"]
+    assert (await texts(world, "the zebra"))[0] == "a zebra"
+
+
+async def test_another_form_of_a_word_is_found_and_comes_behind_the_word_itself(memory_world: World) -> None:
+    world = memory_world
+    for text in ("it retried twice", "what retries cost", "whales sing"):
+        await indexed(world, text)
+
+    assert await texts(world, "retries") == ["what retries cost", "it retried twice"]
+    assert await texts(world, '"retries"') == ["what retries cost"]
+
+
+async def test_rarity_is_that_of_the_organisation_itself(memory_world: World) -> None:
+    """A word that is common elsewhere is not common here."""
+    world = memory_world
+    await indexed(world, "a zebra", "a whale", *(f"a whale {n}" for n in range(20)))
+    before = [(hit.snippet, hit.score) for hit in await world.store.search(ORG, "zebra whale")]
+    await indexed(world, *(f"zebra {n}" for n in range(500)), org="elsewhere")
+
+    after = [(hit.snippet, hit.score) for hit in await world.store.search(ORG, "zebra whale")]
+
+    assert before[0][0] == "a zebra"
+    assert after == before
+
+
+async def test_nothing_is_shown_where_nothing_fits(memory_world: World) -> None:
+    world, model = memory_world, "wordllama-l2-supercat-256"
+    said = ["the whale sings", *(f"the number {n} is not told" for n in range(1_100))]
+    many = [replace(chunk("d", n, text, vector(1, 0)), model=model) for n, text in enumerate(said)]
+    job = await indexed(world, "one")
+    await world.store.save(save(job, output=output(), chunks=chunk_set(*many)))
+
+    assert await texts(world, "the sourdough bread recipe", vector=(model, vector(0, 1))) == []
+    assert (await texts(world, "the whale sings", vector=(model, vector(0, 1))))[0] == "the whale sings"
+    assert len(await texts(world, "the sourdough bread recipe", vector=(model, vector(1, 0)))) == 10
 
 
 async def test_both_ways_together_beat_either_alone(world: World) -> None:
@@ -239,7 +295,10 @@ def test_no_query_breaks_the_search(kind: str, request: pytest.FixtureRequest) -
             wanted = asked(query)
             own = set(words('AND OR NOT NEAR the whale\'s "song" of foo_bar 1e5 3.14'))
             if all(len(term) == 1 for term in wanted.terms):
-                there = [word in own for term in wanted.quoted or wanted.single for word in term]
+                single = [word for (word,) in wanted.single]
+                there = [word in own for (word,) in wanted.quoted] or [
+                    not own.isdisjoint((word, *forms(word))) for word in single
+                ]
                 assert bool(hits) == (all(there) and bool(there) if wanted.quoted else any(there))
 
         try:

@@ -28,7 +28,8 @@ async def search(
 ) -> Hits:  # fmt: skip
     """The passages that fit best, by words and by meaning."""
     found = await service.search(q, org=caller.org, collection=collection, document=document, limit=limit)
-    return Hits(hits=[HitView.model_validate(one, from_attributes=True) for one in found])
+    hits = [HitView.model_validate(one, from_attributes=True) for one in found]
+    return Hits(hits=hits, fits=bool(hits))
 
 
 @router.get("/documents/{id}/chunks", response_model=Chunks, tags=["documents"])

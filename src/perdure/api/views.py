@@ -307,9 +307,14 @@ class HitView(BaseModel):
     name: str
     page: int | None
     anchor: str
+    heading: str
     snippet: str
+    text: str
     score: float
 
 
 class Hits(BaseModel):
+    """The best passages first; `fits` is false if no passage fits the query."""
+
     hits: list[HitView]
+    fits: bool

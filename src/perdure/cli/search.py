@@ -6,14 +6,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from perdure.cli.drawing import console
 from perdure.cli.opened import opened
 from perdure.cli.saying import say, visible
 from perdure.core.model import ORG_DEFAULT
+from perdure.core.words import without_signs
 from perdure.operate.words import count
 from perdure.service import AsyncPerdure
+
+CODE_LINES = 12
 
 
 def find(store: str | None, query: str, **options: Any) -> list[dict[str, Any]]:
@@ -41,11 +45,24 @@ async def _hint(app: AsyncPerdure, org: str) -> None:
         )
 
 
+def _passage(hit: dict[str, Any]) -> RenderableType:
+    """The snippet; a passage that is code, all of it, is shown as code."""
+    body = without_signs(hit["text"]).strip()
+    lines = [line for line in body.split("\n") if not line.startswith("#")]
+    code = "\n".join(lines).strip()
+    if code.startswith("```") and code.endswith("```") and code.count("```") == 2:
+        inside = code.split("\n")[1:CODE_LINES]
+        return Text(
+            visible("\n".join(f"    {line}" for line in inside if line != "```"), lines=True), style="cyan"
+        )
+    return Text(" ".join(hit["snippet"].split()))
+
+
 def show_hits(hits: list[dict[str, Any]]) -> None:
     """Print them for people."""
     out = console()
     if not hits:
-        out.print("Nothing found.")
+        out.print("Nothing found. No passage fits.")
     for number, hit in enumerate(hits, 1):
         where = (
             f", page {hit['page']}"
@@ -56,5 +73,7 @@ def show_hits(hits: list[dict[str, Any]]) -> None:
         )
         title = Text(visible(f"{number}. {hit['name'] or hit['document_id']}{where}"), style="bold")
         out.print(title.append(f"  score {hit['score']:.4f}", style="not bold dim"))
-        out.print(Text(" ".join(hit["snippet"].split())))
+        if hit["heading"]:
+            out.print(Text(visible(hit["heading"]), style="italic"))
+        out.print(_passage(hit))
         out.print(Text(f"   {hit['document_id']}", style="dim"))

@@ -6,6 +6,7 @@ import hashlib
 
 from perdure.core.fingerprint import digest
 from perdure.core.frozen import frozen
+from perdure.core.words import without_signs
 
 
 @frozen
@@ -13,6 +14,7 @@ class Chunk:
     """A passage of a document's text: `text` stands at `start` … `end` of it, in characters.
 
     `vector` is what the model called `model` made of it: float32, little-endian. Both are there or neither is.
+    `heading` names the sections that it stands in, the outermost first, one on each line.
     """
 
     id: str
@@ -24,6 +26,14 @@ class Chunk:
     page: int | None = None
     model: str | None = None
     vector: bytes | None = None
+    heading: str = ""
+
+    @property
+    def read(self) -> str:
+        """What is embedded and looked up: the text without signs of parts, below those headings that are not in it."""
+        text = without_signs(self.text)
+        above = [line for line in self.heading.split("\n") if line and line not in text]
+        return "\n".join([*above, text]) if above else text
 
 
 def chunk_id(document_id: str, content_hash: str, position: int, text: str) -> str:
@@ -37,7 +47,18 @@ def revision(chunks: tuple[Chunk, ...]) -> str:
     for c in chunks:
         vector = c.vector or b""
         text = c.text.encode(errors="surrogatepass")
-        told = (c.id, c.position, c.start, c.end, c.anchor, c.page, c.model, len(text), len(vector))
+        told = (
+            c.id,
+            c.position,
+            c.start,
+            c.end,
+            c.anchor,
+            c.page,
+            c.model,
+            c.heading,
+            len(text),
+            len(vector),
+        )
         hashed.update(ascii(told).encode())
         hashed.update(text)
         hashed.update(vector)

@@ -19,7 +19,7 @@ PLACES_MAX = 40  # of words asked for that a snippet is chosen among
 
 #: The sign of a part in a text; for machines, nobody wants to read it.
 ANCHOR = r"<!-- ((?:page|chapter|section)=\d+) -->"
-_ANCHOR = re.compile(rf"{ANCHOR}\s*")
+_SIGN = re.compile(rf"{ANCHOR}\s*")
 _WORD = re.compile(r"[^\W_]+")
 _FOREIGN = re.compile(r"[^\W\x00-\x7f]|[\u0300-\u036f]")  # a letter, digit or accent beyond ASCII
 _SPACED = bytes(code if chr(code).isalnum() and code < 128 else 32 for code in range(256))
@@ -40,6 +40,11 @@ def folded(text: str) -> str:
         return text.lower()
     bare = _ACCENT.sub("", unicodedata.normalize("NFKD", text.casefold()))
     return unicodedata.normalize("NFKC", bare).casefold()  # once more: a sign such as ℠ stands for capitals
+
+
+def without_signs(text: str) -> str:
+    """The text without the signs of parts."""
+    return _SIGN.sub("", text) if "<!-- " in text else text
 
 
 def words(text: str) -> list[str]:
@@ -88,7 +93,7 @@ def asked(query: str) -> Asked:
 
 def snippet(text: str, terms: list[Term], chars: int = SNIPPET_CHARS) -> str:
     """The passage of about `chars` characters with the most of the words asked for; else the beginning."""
-    text = _ANCHOR.sub("", text)
+    text = without_signs(text)
     wanted = {word for term in terms for word in term}
     places: list[tuple[int, int, set[str]]] = []
     for run in _WORD.finditer(text):

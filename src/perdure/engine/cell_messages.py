@@ -78,7 +78,19 @@ def answer(produced: Produced, emitted: Sequence[Emitted]) -> bytes:
 
 def _new_chunk(new: NewChunk) -> list[Any]:
     c = new.chunk
-    return [c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, c.model, c.vector, new.words]
+    return [
+        c.id,
+        c.position,
+        c.start,
+        c.end,
+        c.text,
+        c.anchor,
+        c.page,
+        c.model,
+        c.vector,
+        c.heading,
+        new.words,
+    ]
 
 
 def ask(verb: str, *parts: Any) -> bytes:
@@ -328,14 +340,14 @@ def _chunks(found: Any) -> ChunkSet:
 
 
 def _chunk(found: Any) -> NewChunk:
-    id_, position, start, end, text, anchor, page, model, vector, words = _list(found, 10)
+    id_, position, start, end, text, anchor, page, model, vector, heading, words = _list(found, 11)
     _must((model is None) == (vector is None), "a chunk with half a vector")
     if vector is not None:
         _must(len(_bytes(vector)) % 4 == 0, "a chunk with half a number")
         _text(model)
     chunk = Chunk(
         _text(id_), _number(position), _number(start), _number(end), _text(text, 1 << 28), _text(anchor),
-        None if page is None else _number(page), model, vector,
+        None if page is None else _number(page), model, vector, _text(heading, 1 << 20),
     )  # fmt: skip
     return NewChunk(chunk, _text(words, 1 << 28))
 

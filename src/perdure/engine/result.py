@@ -189,14 +189,19 @@ def chunk_set(chunks: Sequence[Chunk]) -> ChunkSet:
     for c in cleaned:
         if (c.model is None) != (c.vector is None) or len(c.vector or b"") % 4:
             raise _invalid(f"chunk {c.position} has no whole vector with the name of its model")
-    return ChunkSet(revision(cleaned), tuple(NewChunk(c, " ".join(words(c.text))) for c in cleaned))
+    return ChunkSet(revision(cleaned), tuple(NewChunk(c, " ".join(words(c.read))) for c in cleaned))
 
 
 def _cleaned(c: Chunk) -> Chunk:
-    id_, text, anchor = clean(c.id), clean(c.text), clean(c.anchor)
-    if (id_, text, anchor) == (c.id, c.text, c.anchor):  # as nearly always, and a copy takes its time
+    id_, text, anchor, heading = clean(c.id), clean(c.text), clean(c.anchor), clean(c.heading)
+    if (id_, text, anchor, heading) == (
+        c.id,
+        c.text,
+        c.anchor,
+        c.heading,
+    ):  # as nearly always, and a copy takes its time
         return c
-    return replace(c, id=id_, text=text, anchor=anchor)
+    return replace(c, id=id_, text=text, anchor=anchor, heading=heading)
 
 
 #: The default of an argument for which None is a value.

@@ -201,7 +201,7 @@ def chunk(doc: Document, extract: Extracted, gathered: Gathered) -> Result[list[
         return Result([]) if extract.route == IMAGE else Result([], chunks=[])
     content_hash = hashlib.sha256(extract.markdown.encode()).hexdigest()
     parts = [(start, anchor, _page(anchor)) for start, anchor in anchors(extract.markdown)]
-    return Result(cutting.chunks(extract.markdown, doc.id, content_hash, parts))
+    return Result(cutting.chunks(extract.markdown, doc.id, content_hash, parts, extract.summary.title))
 
 
 def _page(anchor: str) -> int | None:

@@ -207,7 +207,7 @@ def with_vectors(chunks: Sequence[Chunk], vectors: Sequence[bytes], model: str) 
         message = f"{len(chunks)} chunks and {len(vectors)} vectors"
         raise Transient(message, code="contract_broken")
     return [
-        Chunk(c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, model, v)
+        Chunk(c.id, c.position, c.start, c.end, c.text, c.anchor, c.page, model, v, c.heading)
         for c, v in zip(chunks, vectors, strict=True)
     ]
 

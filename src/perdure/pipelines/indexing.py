@@ -35,7 +35,7 @@ async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
         return Embedded(model.name, [])
 
     async def ask(batch: Sequence[Chunk]) -> list[bytes]:
-        return await model.aembed([one.text for one in batch])
+        return await model.aembed([one.read for one in batch])
 
     if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
         return Embedded(model.name, await ask(chunk))

@@ -105,8 +105,8 @@ NEW_CALL = {
 }  # fmt: skip
 NEW_CHUNK = {
     "org": "text", "document_id": "text", "id": "text", "position": "int", "starts": "int", "ends": "int",
-    "anchor": "text", "page": "int", "model": "text", "vector": "bytea", "text": "text", "scope": "text",
-    "words": "text",
+    "anchor": "text", "page": "int", "model": "text", "vector": "bytea", "heading": "text", "text": "text",
+    "scope": "text", "words": "text",
 }  # fmt: skip
 NEW_CONNECTION = {
     "org": "text", "document_id": "text", "chunk_id": "text", "other_document_id": "text", "other_id": "text",
@@ -201,7 +201,19 @@ UPSERT_CHUNK = (
     f"ON CONFLICT (org, document_id, id) DO UPDATE SET {excluded(NEW_CHUNK, 'org', 'document_id', 'id')} WHERE "
     + " OR ".join(
         f"chunk.{name} IS DISTINCT FROM excluded.{name}"
-        for name in ("position", "starts", "ends", "anchor", "page", "model", "vector", "text", "scope")
+        for name in (
+            "position",
+            "starts",
+            "ends",
+            "anchor",
+            "page",
+            "model",
+            "vector",
+            "heading",
+            "text",
+            "scope",
+            "words",
+        )
     )
 )
 UPSERT_CONNECTION = (
@@ -628,7 +640,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     INDEXED_LOCK_PURGE: str
     CHUNK_IDS = "SELECT id, model FROM chunk WHERE org = $1 AND document_id = $2"
     CHUNKS = (
-        "SELECT id, position, starts, ends, text, anchor, page, model, vector FROM chunk "
+        "SELECT id, position, starts, ends, text, anchor, page, model, vector, heading FROM chunk "
         "WHERE org = $1 AND document_id = $2 ORDER BY position, id"
     )
     CHUNKS_EMBEDDED = (
@@ -640,6 +652,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "count(*), count(vector) FROM chunk WHERE org = $1 AND document_id = $2"
     )
     #: Whether another organisation has chunks.
+    INDEXED_SIZES = "SELECT document_id, expected FROM indexed WHERE org = $1 ORDER BY document_id"
     INDEXED_OTHERS = (
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM indexed WHERE org < $1) "
         "OR EXISTS (SELECT 1 FROM indexed WHERE org > $1)"
@@ -777,14 +790,16 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CONNECTION_CUT: str  # all that lead from a chunk
     CHUNK_VECTORS: str
     CHUNK_FOUND: str  # ranked are no more than the first limit, of the words that stand nearly everywhere
+    CHUNK_COUNT: str  # chunks, up to a limit
+    CHUNK_WORDS: str  # of some documents' chunks, each so many
     CHUNK_HITS: str
 
     @abstractmethod
     def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
     ) -> tuple[str, ...]:
-        """What CHUNK_FOUND takes after its two limits: chunks in the scope with every term, or with any. `alone`
-        says that there is no other organisation."""
+        """What CHUNK_FOUND takes after its two limits: chunks in the scope with a term of every group, or of any.
+        `alone` says that there is no other organisation."""
 
     @abstractmethod
     def many(self, values: Sequence[int]) -> object:

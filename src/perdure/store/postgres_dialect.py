@@ -356,8 +356,17 @@ class PostgresDialect(Dialect):
         "SELECT f.num FROM (SELECT num, ts_rank(found, CAST(CAST($4 AS text) AS tsquery), 1) AS score FROM chunk "
         "WHERE found @@ CAST(CAST($3 AS text) AS tsquery) LIMIT $1) f ORDER BY f.score DESC, f.num LIMIT $2"
     )
+    CHUNK_COUNT = (
+        "SELECT count(*) FROM (SELECT 1 FROM chunk "
+        "WHERE found @@ CAST(CAST($2 AS text) AS tsquery) LIMIT $1) f"
+    )
+    CHUNK_WORDS = (
+        f"SELECT c.words FROM {unnest({'document_id': 'text', 'step': 'int'}, 1)} JOIN chunk c "
+        "ON c.org = $1 AND c.document_id = r.document_id AND c.position % r.step = 0"
+    )
     CHUNK_HITS = (
-        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM chunk c "
+        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name, c.heading, c.words, "
+        "CASE WHEN c.model = $5 AND octet_length(c.vector) = $6 THEN c.vector END FROM chunk c "
         "JOIN document d ON d.org = c.org AND d.id = c.document_id "
         "WHERE c.org = $1 AND (CAST($2 AS text) IS NULL OR d.collection = $2) "
         "AND (CAST($3 AS text) IS NULL OR d.id = $3) AND c.num = ANY($4::bigint[])"
@@ -406,9 +415,10 @@ class PostgresDialect(Dialect):
     )
 
     def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
     ) -> tuple[str, ...]:
-        words = (" & " if every else " | ").join(f"({' <-> '.join(map(_quoted, term))})" for term in asked)
+        groups = ((f"({' <-> '.join(map(_quoted, term))})" for term in group) for group in asked)
+        words = (" & " if every else " | ").join(f"({' | '.join(group)})" for group in groups)
         # what all chunks have need not be looked up, and would take half of the time
         within = [f"'in {word}'" for word in (scope[1:] if alone else scope)]
         return " & ".join([*within, f"({words})"]), words

@@ -285,6 +285,8 @@ class Hit:
     anchor: str
     page: int | None
     name: str  # of the document
+    heading: str = ""  # of the sections that it stands in, the outermost first
+    text: str = ""  # all of the passage, as Markdown
 
 
 @frozen

@@ -244,8 +244,8 @@ def stale(save: Save) -> Row:
 def chunk(j: Job, new: NewChunk, scope: str) -> Row:
     c = new.chunk
     return (
-        j.org, j.document_id, c.id, c.position, c.start, c.end, c.anchor, c.page, c.model, c.vector, c.text, scope,
-        new.words,
+        j.org, j.document_id, c.id, c.position, c.start, c.end, c.anchor, c.page, c.model, c.vector, c.heading, c.text,
+        scope, new.words,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Search over chunks that are committed: by words, by vectors, and by both, fused by their ranks.
+"""Search over chunks that are committed: by words, by vectors, and by both.
 
-A chunk that is second by words and first by vectors beats one that is first by either alone: each list gives it
-1 / (60 + its rank), and the sum is its score. Having all the words is telling where few have them, and counts twice
-then; those with only some of them come far behind.
+Words find candidates by those of the query that tell chunks apart, vectors by their cosines; each candidate of either
+is then measured in both ways (`ranking`). Which words tell chunks apart follows from the organisation's own (`rarity`),
+so a search reads a bounded number of rows however large the store is, and no chunk is too old to be found.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from perdure.core.chunk import Chunk, Completeness, Connection
-from perdure.core.words import Asked, asked, snippet
+from perdure.core.forms import forms
+from perdure.core.frozen import frozen
+from perdure.core.words import Asked, Term, asked, snippet, words
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
 from perdure.store.near import Among, Near, Which
+from perdure.store.ranking import FEW, Wanted, fit, fits, fused
+from perdure.store.rarity import COUNTED, Rarity, Sample
 from perdure.store.reading import Reading
 from perdure.store.records import Hit
 
@@ -28,15 +34,19 @@ if TYPE_CHECKING:
 THRESHOLD = 0.6
 EACH = 5
 LIMIT_MAX = 100
-#: Of each list this many take part in the fusion.
-CANDIDATES = 100
-#: Chunks with the words asked for that are ranked at most; of words that stand in more, not all can be the best.
-RANKED = 5_000
-#: With so many chunks that have every word, those that have only some are not looked for, and to have them is common.
-ENOUGH = 30
-FUSION = 60
+#: Candidates that vectors give, and words.
+NEAREST = 100
+CANDIDATES = 200
+#: Rows that words may lead to: the rarest take part until it is used up.
+BUDGET = 10_000
+#: Rows that the database ranks at most; reached only if every word of a query is common.
+RANKED = 20_000
+#: A word in more chunks than this is not looked for together with rarer ones: to have it tells nothing.
+COMMON = 50_000
 #: A search whose hits are superseded while it looks begins again so often.
 AGAIN = 10
+#: Where a row of CHUNK_HITS has the document's name, the chunk's words and its vector.
+NAME_AT, WORDS_AT, VECTOR_AT = 6, 8, 9
 
 _log = logging.getLogger("perdure.store")
 
@@ -51,6 +61,10 @@ class Searching(Reading):
     vectors_by: str = (
         "numpy"  # who searches vectors: this process, `pgvector`, or `auto`: the server where it can
     )
+
+    @cached_property
+    def rarity(self) -> Rarity:
+        return Rarity(self.sql)
 
     @property
     def vectors(self) -> Vectors:
@@ -90,43 +104,61 @@ class Searching(Reading):
         if wanted.quoted:
             vector = None  # what is near in meaning need not have the phrase
         while True:
-            (every, some), near = await asyncio.gather(
+            (terms, by_words, total), near = await asyncio.gather(
                 self._by_words(org, wanted, collection, document),
                 self._by_vector(org, vector, collection, document),
             )
-            ranked = _fused(every, some, near)[:limit]
-            found = await self._found([num for num, _ in ranked], org, collection, document)
+            numbers = list(dict.fromkeys([*by_words, *(one.num for one in near)]))
+            rows = await self._found(numbers, org, collection, document, vector)
             tries -= 1
-            if len(found) == len(ranked) or not tries:
-                return [_hit(found[num], score, wanted) for num, score in ranked if num in found]
+            if len(rows) == len(numbers) or not tries:
+                found = _hits(rows, wanted, terms, vector, near, total)
+                return [_hit(rows[num], score, wanted) for num, score in found[:limit]]
             # some were superseded while we looked, and their successors were not seen
 
     async def _by_words(
         self, org: str, wanted: Asked, collection: str | None, document: str | None
-    ) -> tuple[list[int], list[int]]:
-        """Chunks with every term, and others with some: all phrases, or any word where no phrase is asked for."""
+    ) -> tuple[list[Wanted], list[int], int]:
+        """What each word weighs; chunks to be measured, which have all phrases or the words that tell most; and how
+        many chunks the organisation has."""
         if not wanted.terms:
-            return [], []
-        all_terms = wanted.quoted + wanted.joined
-        fewer = wanted.quoted or wanted.single
+            return [], [], 0
+        scope = indexing.scope(org, collection, document)
 
-        def steps() -> Steps[tuple[list[int], list[int]]]:
-            scope = indexing.scope(org, collection, document)
+        def steps() -> Steps[tuple[list[Wanted], list[int], int]]:
             alone = not (yield Query(self.sql.INDEXED_OTHERS, (org,)))
-            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, all_terms, True, alone))
-            every = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
-            nothing_less = all_terms == fewer and (len(fewer) == 1 or bool(wanted.quoted))
-            if len(every) >= ENOUGH or nothing_less:
-                return every, []
-            params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, fewer, bool(wanted.quoted), alone))
-            found = [row[0] for row in (yield Query(self.sql.CHUNK_FOUND, params))]
-            return every, [num for num in found if num not in every]
+            sample = yield from self.rarity.sample(org)
+            terms = yield from self._weighed(sample, scope[:1], wanted.terms, alone)
+            chosen = _phrases(wanted) if wanted.quoted else _lookups(terms, wanted)
+            found: dict[int, None] = {}
+            for lookup in chosen:
+                params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, lookup.groups, lookup.every, alone))
+                found |= {num: None for (num,) in (yield Query(self.sql.CHUNK_FOUND, params))}
+            return terms, list(found), sample.total
 
         return await self._read(steps)
 
+    def _weighed(
+        self, sample: Sample, scope: list[str], terms: list[Term], alone: bool
+    ) -> Steps[list[Wanted]]:
+        """Each term with its other forms and its weight."""
+        found = []
+        for term in terms:
+            bent = forms(term[0]) if len(term) == 1 else ()
+            share = sample.share(term[0]) if len(term) == 1 else None
+            if share is None:
+                groups = [[term, *((form,) for form in bent)]]
+                params = (COUNTED, *self.sql.looked_up(scope, groups, True, alone)[:1])
+                count = float((yield Query(self.sql.CHUNK_COUNT, params))[0][0])
+            else:
+                bent_share = sum(sample.share(form) or 0.0 for form in bent)
+                count = min(1.0, share + bent_share) * sample.total
+            found.append(Wanted(term, bent, sample.weight(count), count))
+        return found
+
     async def _by_vector(
         self, org: str, vector: tuple[str, bytes] | None, collection: str | None, document: str | None
-    ) -> list[int]:
+    ) -> list[Near]:
         if vector is None:
             return []
         model, data = vector
@@ -134,8 +166,8 @@ class Searching(Reading):
             raise InputInvalid("a vector is float32 numbers as bytes, at least one")
         which, among = Which(org, model, len(data) // 4), Among(collection, document)
         # nothing that points away from what is asked for
-        (found,) = await self._nearest(which, [data], CANDIDATES, among, least=1e-6)
-        return [near.num for near in found]
+        (found,) = await self._nearest(which, [data], NEAREST, among, least=1e-6)
+        return found
 
     async def _nearest(
         self, which: Which, wanted: Sequence[bytes], limit: int | None, among: Among, least: float
@@ -169,12 +201,14 @@ class Searching(Reading):
         return pairs
 
     async def _found(
-        self, numbers: Sequence[int], org: str, collection: str | None = None, document: str | None = None
-    ) -> dict[int, Row]:
+        self, numbers: Sequence[int], org: str, collection: str | None = None, document: str | None = None,
+        vector: tuple[str, bytes] | None = None,
+    ) -> dict[int, Row]:  # fmt: skip
         """Rows of CHUNK_HITS by number; without those that are gone or do not belong here."""
         if not numbers:
             return {}
-        params = (org, collection, document, self.sql.many(numbers))
+        model, data = vector or ("", b"")
+        params = (org, collection, document, self.sql.many(numbers), model, len(data))
         return {row[0]: row for row in await self._rows(self.sql.CHUNK_HITS, *params)}
 
     async def chunks(self, org: str, document_id: str) -> list[Chunk]:
@@ -188,17 +222,89 @@ class Searching(Reading):
         return [Connection(*row) for row in found]
 
 
-def _fused(every: list[int], some: list[int], near: list[int]) -> list[tuple[int, float]]:
-    """Numbers and scores, best first."""
-    scores: dict[int, float] = {}
-    telling = 2.0 if len(every) < ENOUGH else 1.0
-    behind = FUSION if every else 0
-    for ranked, weight, first in ((every, telling, 1), (some, 1.0, 1 + behind), (near, 1.0, 1)):
-        for rank, num in enumerate(ranked, first):
-            scores[num] = scores.get(num, 0.0) + weight / (FUSION + rank)
-    return sorted(scores.items(), key=lambda one: (-one[1], one[0]))
+@frozen
+class Lookup:
+    """One question to the index: chunks with every group, or with any; a group is a term or one of its forms."""
+
+    groups: list[list[Term]]
+    every: bool
+
+
+def _phrases(wanted: Asked) -> list[Lookup]:
+    """Phrases must be there; chunks that have the other words too come first."""
+    quoted = [[term] for term in wanted.quoted]
+    others = [[term] for term in wanted.joined]
+    return [Lookup(quoted + others, True), Lookup(quoted, True)] if others else [Lookup(quoted, True)]
+
+
+def _lookups(terms: list[Wanted], wanted: Asked) -> list[Lookup]:
+    """What is asked of the index so that few rows are read and the best chunks are among them."""
+    there = sorted((one for one in terms if one.count), key=lambda one: one.count)
+    if not there:
+        return []
+    chosen, rows = [there[0]], there[0].count
+    for one in there[1:]:
+        rows += one.count
+        if rows > BUDGET:
+            break
+        chosen.append(one)
+    together = [one for one in there if one.count <= COMMON] or there
+    found = [Lookup([_group(one) for one in chosen], False)]
+    if len(together) > 1:
+        found.append(Lookup([_group(one) for one in together], True))
+        if there[0].count > BUDGET:  # no word is rare: two of them may be, together
+            found += [
+                Lookup([_group(one), _group(other)], True) for one, other in combinations(together[:3], 2)
+            ]
+    if joined := [[term] for term in wanted.joined if len(term) > 1 and term not in wanted.single]:
+        found.append(Lookup(joined, False))
+    return found
+
+
+def _group(one: Wanted) -> list[Term]:
+    return [one.term, *((form,) for form in one.forms)]
+
+
+def _hits(
+    rows: dict[int, Row], wanted: Asked, terms: list[Wanted], vector: tuple[str, bytes] | None,
+    near: list[Near], total: int,
+) -> list[tuple[int, float]]:  # fmt: skip
+    """Numbers and scores of the candidates, best first; none of them if none fits."""
+    measured = {num: fit(terms, wanted.joined, _words(row)) for num, row in rows.items()} if terms else {}
+    cosines = {one.num: one.score for one in near if one.num in rows}
+    if vector is not None:
+        others = [num for num, row in rows.items() if num not in cosines and row[VECTOR_AT] is not None]
+        cosines |= zip(others, _cosines(vector[1], [rows[num][VECTOR_AT] for num in others]), strict=True)
+    ranked = fused(measured, cosines)
+    if vector is not None and terms and total >= FEW:
+        good = (fits(vector[0], measured[num], cosines.get(num, 0.0)) for num, _ in ranked[:LIMIT_MAX])
+        ranked = ranked if any(good) else []
+    return ranked
+
+
+def _words(row: Row) -> str:
+    """Those of the chunk and of its document's name."""
+    return f"{row[WORDS_AT]} {' '.join(words(row[NAME_AT]))}"
+
+
+def _cosines(vector: bytes, others: Sequence[bytes]) -> list[float]:
+    if not others:
+        return []
+    from perdure.store.matrix import cosines
+
+    return cosines(vector, others)
 
 
 def _hit(row: Row, score: float, wanted: Asked) -> Hit:
-    _, document_id, chunk_id, text, anchor, page, name = row
-    return Hit(document_id, chunk_id, score, snippet(text, wanted.terms), anchor, page, name)
+    _, document_id, chunk_id, text, anchor, page, name, heading, _, _ = row
+    return Hit(
+        document_id,
+        chunk_id,
+        score,
+        snippet(text, wanted.terms),
+        anchor,
+        page,
+        name,
+        heading.replace("\n", " › "),
+        text,
+    )

@@ -233,11 +233,16 @@ class SqliteDialect(Dialect):
     )
     CHUNK_FOUND = (
         "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
-        "WHERE chunk_text MATCH $3 ORDER BY rowid DESC LIMIT $1) ORDER BY score, num LIMIT $2"
+        "WHERE chunk_text MATCH $3 LIMIT $1) ORDER BY score, num LIMIT $2"
+    )
+    CHUNK_COUNT = "SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 LIMIT $1)"
+    CHUNK_WORDS = (
+        "SELECT words FROM chunk WHERE org = $1 AND document_id = $2 AND position % $3 = 0 LIMIT 1000"
     )
     #: In this order: by number, and not through all that the organisation has.
     CHUNK_HITS = (
-        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name FROM json_each($4) j "
+        "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name, c.heading, c.words, "
+        "CASE WHEN c.model = $5 AND octet_length(c.vector) = $6 THEN c.vector END FROM json_each($4) j "
         "CROSS JOIN chunk c ON c.num = j.value CROSS JOIN document d ON d.org = c.org AND d.id = c.document_id "
         "WHERE c.org = $1 AND (CAST($2 AS text) IS NULL OR d.collection = $2) "
         "AND (CAST($3 AS text) IS NULL OR d.id = $3)"
@@ -266,11 +271,11 @@ class SqliteDialect(Dialect):
     )
 
     def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Term], every: bool, alone: bool
+        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
     ) -> tuple[str, ...]:
         org, *narrower = scope  # each word begins with its organisation's
-        phrases = (" ".join(org + word for word in term) for term in asked)
-        words = (" AND " if every else " OR ").join(f'"{phrase}"' for phrase in phrases)
+        phrases = ([f'"{" ".join(org + word for word in term)}"' for term in group] for group in asked)
+        words = (" AND " if every else " OR ").join(f"({' OR '.join(group)})" for group in phrases)
         return (" AND ".join([*(f'scope : "{word}"' for word in narrower), f"found : ({words})"]),)
 
     def many(self, values: Sequence[int]) -> object:

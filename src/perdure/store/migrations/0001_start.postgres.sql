@@ -357,6 +357,7 @@ CREATE TABLE chunk (
   page        int,
   model       text COLLATE "C",
   vector      bytea,
+  heading     text NOT NULL DEFAULT '',
   text        text NOT NULL,
   scope       text NOT NULL,
   words       text NOT NULL,

@@ -350,6 +350,7 @@ CREATE TABLE chunk (
   page        integer,
   model       text,
   vector      blob,
+  heading     text NOT NULL DEFAULT '',
   text        text NOT NULL,
   scope       text NOT NULL,
   words       text NOT NULL,
