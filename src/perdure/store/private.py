@@ -52,8 +52,8 @@ def make_file(path: Path, mode: int) -> None:
 
 def make_directory(path: Path, mode: int) -> None:
     """Create a directory for files of this mode, and those above it; directories that exist keep their modes."""
-    missing = takewhile(lambda directory: not directory.is_dir(), (path, *path.parents))
-    for directory in reversed(list(missing)):
+    above = takewhile(lambda directory: not directory.exists(), path.parents)
+    for directory in (*reversed(list(above)), path):
         _make_one_directory(directory, directory_mode(mode))
 
 
