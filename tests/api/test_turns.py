@@ -66,6 +66,21 @@ async def test_who_is_alone_waits_for_nothing(one: Asking) -> None:
 
 
 @asking
+async def test_a_request_that_is_cut_off_while_a_turn_passes_it_over_is_cancelled(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    asked = [one.ask("a") for _ in range(AT_ONCE + 1)]
+    await settle()
+
+    asked[-1].cancel()
+    one.turns._ended("a")  # before the cancelled request runs again
+    await settle()
+
+    assert asked[-1].cancelled()
+    assert one.turns.waiting == 0
+
+
+@asking
 async def test_beside_others_two_requests_are_under_way(one: Asking) -> None:
     one.ask("b")
     await settle()

@@ -18,6 +18,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -55,7 +56,8 @@ class Turns:
                 await turn
             except asyncio.CancelledError:
                 if turn.cancelled():
-                    own.waiting.remove(turn)
+                    with suppress(ValueError):  # a turn that ended since passed it over
+                        own.waiting.remove(turn)
                 else:
                     self._ended(org)  # it was given the turn, and has gone
                 raise
