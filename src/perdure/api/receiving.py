@@ -145,9 +145,9 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncItera
     stream, loop = aiter(request.stream()), asyncio.get_running_loop()
     until_s, size, waited_s = loop.time() + limits.total_s, 0, 0.0
     while (now_s := loop.time()) < until_s:
+        wait_until_s = min(until_s, now_s + limits.pause_s)
         try:
             # only around the wait: a time that ran out while the piece is worked on would cancel whoever works on it
-            wait_until_s = min(until_s, now_s + limits.pause_s)
             piece = await uploads.next(stream, wait_until_s)
         except StopAsyncIteration:
             return
