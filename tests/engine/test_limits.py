@@ -148,6 +148,15 @@ def test_a_limit_of_a_name_that_nothing_has_is_refused_with_the_nearest(store_ur
             assert refused.value.code == "limit_key_unknown"
 
 
+@pytest.mark.parametrize("key", ["", "org:", "dependency:", "dependency:A b", "a\0b"])
+def test_a_key_that_no_document_can_have_is_refused(key: str) -> None:
+    books = two_stages(Peak())
+    with trial(books) as app:
+        with pytest.raises(InputInvalid):
+            app.limit(key, concurrency=1, new=True)
+        assert app.limits() == []
+
+
 def test_a_concurrency_key_that_looks_like_such_a_limit_is_refused(store_url: str) -> None:
     books = Pipeline("books", concurrency_key=lambda doc: f"org:{doc.org}")
 
