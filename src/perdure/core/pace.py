@@ -34,9 +34,9 @@ TARGET = 1.05
 RESULTS_LEAST, WELL = 20, 0.92
 #: Below this share a service counts as down or choked, never as one that only fails now and then.
 AWAY = 0.05
-#: An explanation wins when it is 20 times as likely by the last windows; shares and capacities that are tried; how much
+#: An explanation wins when it is 20 times as likely by the last windows; capacities that are tried; how much
 #: likelier one must be that also guesses the share that is answered when nobody presses the service.
-SURE, GRID, GUESS = math.log(20), 40, 2.0
+SURE, GRID, GUESS = math.log(20), 20, 2.0
 #: The last windows are those with so many results, and never more.
 KEPT_RESULTS, WINDOWS_MAX = 150, 12
 #: A window has so many results, and as many as come back in this time at the present rate, ...
@@ -237,8 +237,10 @@ def _better(seen: float) -> float:
 
 
 def _freed(pace: Pace, share: float, now_ms: int, acquitted: int = 0) -> Pace:
-    more = {"row": pace.row, "row_ms": pace.row_ms, "pause_ms": pace.pause_ms, "acquitted": acquitted}
-    return Pace("free", now_ms, share, counted_ms=now_ms, **more)
+    return Pace(
+        "free", now_ms, share, counted_ms=now_ms, acquitted=acquitted, row=pace.row, row_ms=pace.row_ms,
+        pause_ms=pace.pause_ms,
+    )  # fmt: skip
 
 
 def _limited(pace: Pace, seen: Seen, now_ms: int) -> Pace:
@@ -247,20 +249,19 @@ def _limited(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     if results * pace.share < max(JUDGED_LEAST, JUDGED_S * pace.rate) and gone_ms * pace.share < WINDOW_MS:
         return pace
     if not results:
-        return (
-            _freed(pace, pace.share, now_ms) if gone_ms >= 5 * WINDOW_MS else pace
-        )  # nobody asks it any more
+        nobody = gone_ms >= 5 * WINDOW_MS  # asks it any more
+        return _freed(pace, pace.share, now_ms) if nobody else pace
     # a few workers may be bound by their floor
     window = (max(pace.rate, seen.asked_per_s), pace.good, pace.bad)
     windows = _kept((*pace.windows, window), pace)
     judged = replace(pace, windows=windows, good=0.0, bad=0.0, first_ms=now_ms)
     evidence, share = _evidence(windows, pace.share), _share(windows)
     late = pace.phase == "test" and now_ms - pace.test_ms >= TEST_MS
-    if (
-        evidence <= -SURE or (late and evidence <= 0)
-    ) and share > AWAY:  # asked less it answers no more of it
+    # a test that is not clear, or next to nothing is asked of it: less helps little if at all, and it is tested again
+    unclear = evidence < SURE if late else pace.rate <= FLOOR_PER_S and pace.good < BAD * pace.share * results
+    if (evidence <= -SURE or unclear) and share > AWAY:
         return _freed(pace, MARGIN * share, now_ms, pace.acquitted + 1)
-    if pace.phase == "test" and (evidence >= SURE or late):
+    if pace.phase == "test" and evidence >= SURE:
         share = max(pace.share, _better(pace.seen))  # this share is answered when less is asked
         judged = replace(judged, phase="pressed", share=share, acquitted=0)
     return _next(judged, seen, pace.good, results, now_ms)
@@ -303,7 +304,7 @@ def _evidence(windows: Sequence[Window], share: float) -> float:
     """How much likelier it is that so many requests a second are answered than that each is with the same chance, as a
     logarithm; `share`: what is answered when nobody presses the service, as far as that is known."""
     most = max(rate for rate, *_ in windows)
-    same = max(_explained(windows, n / GRID, math.inf) for n in range(1, GRID))
+    same = _explained(windows, _share(windows), math.inf)
     pressed = -math.inf
     for n in range(1, GRID + 1):
         capacity = most * n / GRID
