@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from perdure.cli.main import app
 from perdure.errors import SettingInvalid
+from perdure.operate.simulate.backlog import drain
 from perdure.operate.simulate.experiment import experiment
 from perdure.operate.simulate.history import fitted, history, read
 from perdure.operate.simulate.measure import Calls, Jobs, Task, play, spread
@@ -190,6 +191,43 @@ def test_ours_is_back_soon_after_an_outage_and_bears_a_blip() -> None:
     assert outage.load <= 0.3
     assert calls(BLIP, "ours").ok >= 0.96
     assert jobs(OUTAGE, "ours").killed == 0
+
+
+# --- a backlog beside a plain loop -------------------------------------------------------------------------
+
+FLICKERING = Model(
+    clients=2, capacity=1e6, timeout_s=2.0, latency_s=0.2, spread=0.5, retries=3, base_s=0.2, cap_s=2.0, documents=100,
+    calls=8, begin_s=0.0, fault_s=1e9, end_s=3_000.0, share=1.0,
+)  # fmt: skip
+PRESSED = replace(FLICKERING, documents=1_000, capacity=20.0, refuse=True, begin_s=8.0, fault_s=30.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("failing", "times"), [(0.05, 1.3), (0.2, 1.3), (0.35, 1.3), (0.5, 1.3), (0.8, 2.0)])
+def test_a_service_that_flickers_is_used_as_fast_as_by_a_plain_loop(
+    failing: float, times: float, seed: int
+) -> None:
+    found = drain(replace(FLICKERING, flicker=failing), seed)
+    assert found.took_s <= times * found.loop_s
+    assert (found.dead, found.put_off_s <= 10.0) == (0, True)
+    assert found.charged == 0 or failing > 0.5
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_pressed_service_gets_little_more_than_it_bears_and_is_used_again_soon(seed: int) -> None:
+    found = drain(PRESSED, seed)
+    assert found.asked <= 1.2
+    assert found.answered >= 0.9
+    assert found.back_s is not None
+    assert found.back_s <= 5.0
+    assert (found.dead, found.charged) == (0, 0)
+
+
+def test_a_service_that_refuses_takes_its_capacity_and_a_burst() -> None:
+    service = Service(replace(PRESSED, begin_s=0.0))
+    taken = [service.request(n / 100)[0] for n in range(1_000)]
+    assert 195 <= sum(taken) <= 206
+    assert all(Service(PRESSED).request(n / 100)[0] for n in range(800))
 
 
 # --- several seeds -----------------------------------------------------------------------------------------
