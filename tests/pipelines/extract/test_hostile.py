@@ -228,7 +228,13 @@ def test_a_bomb_that_nobody_can_look_into_is_ended_by_its_cell(cells: Cells, tmp
 
 @pytest.mark.parametrize(
     "header",
-    ["Content-Type: text/plain; name*", "Content-Disposition: attachment; filename*", "To: text /0\t\t<"],
+    [
+        "Content-Type: text/plain; name*",
+        "Content-Disposition: attachment; filename*",
+        "To: text /0\t\t<",
+        f"Content-Transfer-Encoding: base6{'(' * 3000}",
+        f"Content-Type: text/plain; {'(' * 3000}",
+    ],
 )
 def test_parameters_that_break_the_parser_of_headers_do_not_break_a_message(
     tmp_path: Path, header: str

@@ -43,6 +43,14 @@ def picture(source: bytes | Path, side_max: int = 1000) -> Image.Image:
             return decode(opened, side_max)
 
 
+def test_a_tiff_whose_directory_is_where_no_file_reaches_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "far.tiff"
+    path.write_bytes(b"II+\0\x08\0\0\0" + struct.pack("<Q", (1 << 63) - 1) + bytes(100))
+    with pytest.raises(Permanent) as refusal, open_image(path):
+        pass
+    assert refusal.value.code == "type_unsupported"
+
+
 def refused(source: bytes) -> str:
     with pytest.raises(Permanent) as error:
         picture(source)

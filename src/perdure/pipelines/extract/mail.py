@@ -34,14 +34,14 @@ class _Bounded(EmailPolicy):
         return name, value[:_HEADER_READ_MAX]
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
-        """Without its parameters, or else as plain text, if the parser of the standard library breaks (IndexError)."""
+        """Without its parameters, or else as plain text, if the parser of the standard library breaks."""
         plain = "" if name.lower().startswith("content-") else value
         for known, text in (
             (name, value),
             (name, value.partition(";")[0]),
             (name if not plain else "Subject", plain),
         ):
-            with suppress(IndexError, AttributeError, ValueError):
+            with suppress(IndexError, AttributeError, ValueError, RecursionError):
                 return super().header_fetch_parse(known, text)
         return self.header_factory("Subject", "")
 

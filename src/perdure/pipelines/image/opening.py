@@ -6,6 +6,7 @@ Whatever is wrong with an image raises Permanent with a code that says so; half 
 
 from __future__ import annotations
 
+import errno
 import io
 import struct
 from collections.abc import Iterator
@@ -105,7 +106,8 @@ def guarded(file: IO[bytes]) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        # EINVAL: the image names a place that no file can have
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise _refusal(error, file) from error
 
