@@ -49,7 +49,7 @@ def listen(stage: AnyStage) -> None:
         running.set(run)
         if name == "embed":
             firsts = given["chunk"][:: indexing.BATCH]
-            batches.set({chunk.text: number for number, chunk in enumerate(firsts)})
+            batches.set({chunk.read: number for number, chunk in enumerate(firsts)})
         return run
 
     async def run_async(**given: Any) -> Any:
