@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--each", type=int, default=80, help="files of one package, at most")
     parser.add_argument("--json", type=Path, help="write the numbers of each file here")
-    parser.add_argument("--worst", type=int, default=0, help="name so many files with the lowest recall")
+    parser.add_argument("--worst", type=int, default=0, help="how many files with the lowest recall to name")
     parser.add_argument("--no-boilerplate", action="store_true")
     given = parser.parse_args()
     files = [path for kind in given.kinds for path in corpus(kind, given.cache, given.each)]
