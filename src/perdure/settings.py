@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +35,9 @@ PRESETS = tuple(
     for service in ("OPENAI", "GOOGLE_VISION", "STORAGE")
     for number in ("MAX", "BASE_MS", "MAX_BACKOFF_MS")
 )
+#: Numbers of one dependency, by its name (`core.knobs`).
+KNOBS = ("TOKENS", "EARNED", "FLOOR_PER_S", "PATIENCE_S", "FAILURES", "PROBE_S", "PROBE_MAX_S")
+DEPENDENCY = re.compile(rf"PERDURE_DEPENDENCY_[A-Z0-9_]+_({'|'.join(KNOBS)})")
 #: Beginnings that are ours alone: each such variable is a setting or a mistake. Those after them are not for people.
 OURS = ("PERDURE_", "RETRY_JOB_")
 INTERNAL = ("PERDURE_TEST_", "PERDURE_DEMO_", "PERDURE_BENCH_", "PERDURE_MUTANT_", "PERDURE_CHILD")
@@ -441,7 +445,8 @@ def _wrong(name: str, value: object, why: str) -> str:
 def misspelt() -> list[tuple[str, str]]:
     """Variables of the environment that look like settings and are none, each with the setting that was meant, if
     any comes near."""
-    known = [*map(variable, Settings.model_fields), *PRESETS]
+    knobs = [name.upper() for name in os.environ if DEPENDENCY.fullmatch(name.upper())]
+    known = [*map(variable, Settings.model_fields), *PRESETS, *knobs]
     found = []
     for name in sorted({name.upper() for name in os.environ} - set(known)):
         ours = name.startswith(OURS) and not name.startswith(INTERNAL)

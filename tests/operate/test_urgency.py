@@ -27,7 +27,7 @@ WORKER = {
 OCR = {
     "name": "ocr", "state": "down", "since_ms": NOW - HOUR, "reason": "refused", "held_by": BREAKER, "held": 41,
     "probe_at_ms": None, "probes": 1, "ramp_per_s": None, "nominal_per_s": None,
-    "tokens": 10.0, "limit_per_s": None, "success_share": None, "breaker": "open",
+    "tokens": 10.0, "tokens_max": 10.0, "limit_per_s": None, "success_share": None, "breaker": "open",
 }  # fmt: skip
 CALLS = {
     "api_name": "ocr", "operations": 9, "retry_rate": 0.0, "success_after_retry": None, "retries_per_retried": None,

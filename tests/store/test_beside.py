@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from perdure.core.ramp import PROBE_MS_MAX
+from perdure.core.knobs import DEFAULT
 from perdure.store.base import BREAKER
 from perdure.store.operations import NewJob, Promote, Requeue
 from tests.store.locks import locked, uncommitted, until_waiting, waits
@@ -63,7 +63,7 @@ async def test_two_that_lend_at_once_lend_one_document(postgres_world: World) ->
     world, other = postgres_world, await postgres_world.another()
     await world.add(document(lane="ocr"), document(lane="ocr"))
     await world.store.hold("ocr", "away", BREAKER)
-    world.clock.turn(PROBE_MS_MAX)
+    world.clock.turn(round(1_000 * DEFAULT.probe_max_s))
     lending = []
     async with locked(world, "SELECT 1 FROM dependency WHERE name = $1", "ocr") as connection:
         for number, store in enumerate(

@@ -18,8 +18,9 @@ from perdure.calls.policy import Policy
 from perdure.calls.scope import correlation, remaining
 from perdure.calls.timing import Timing
 from perdure.calls.verdict import Kind, Verdict
+from perdure.core.knobs import Knobs
 
 __all__ = [
-    "Breaker", "Budget", "CallEvent", "Dependency", "FullJitter", "Kind", "Limiter", "Policy", "SdkRetries", "Timing",
-    "Verdict", "bind", "classify", "correlation", "dependency", "presets", "remaining", "subscribe",
+    "Breaker", "Budget", "CallEvent", "Dependency", "FullJitter", "Kind", "Knobs", "Limiter", "Policy", "SdkRetries",
+    "Timing", "Verdict", "bind", "classify", "correlation", "dependency", "presets", "remaining", "subscribe",
 ]  # fmt: skip

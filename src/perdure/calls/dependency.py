@@ -15,6 +15,7 @@ from perdure.calls.budget import Budget
 from perdure.calls.limiter import EPOCH_S, PAUSE_S_MAX, Limiter
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.frozen import frozen
+from perdure.core.knobs import Knobs, give, knobs_of
 from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
 
 RECENT_S = 15.0  # what came back in this time, and up to as long before, tells how a service answers
@@ -60,12 +61,23 @@ class Dependency:
     """The state of a service: retry budget, limiter, breaker, and counts of what happened."""
 
     def __init__(
-        self, name: str, budget: Budget | None = None, limiter: Limiter | None = None, breaker: Breaker | None = None
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        budget: Budget | None = None,
+        limiter: Limiter | None = None,
+        breaker: Breaker | None = None,
+        *,
+        knobs: Knobs | None = None,
+    ) -> None:
         self.name = name
-        self.budget = budget or Budget()
-        self.limiter = limiter or Limiter()
-        self.breaker = breaker or Breaker()
+        if knobs is not None:
+            give(name, knobs)
+        self.knobs = found = knobs_of(name)
+        self.budget = budget or Budget(found.tokens, found.earned)
+        self.limiter = limiter or Limiter(floor_per_s=found.floor_per_s)
+        self.breaker = breaker or Breaker(
+            round(found.failures), open_s=found.probe_s, open_max_s=found.probe_max_s
+        )
         self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
         self._begin()
 

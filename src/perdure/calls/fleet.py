@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from perdure.calls.dependency import DEPENDENCIES, Dependency, begin_recording
 from perdure.calls.timing import TIMING, Timing
+from perdure.core.fleet import TOKENS_MAX
 from perdure.errors import PerdureError
 from perdure.store.operations import Report
 from perdure.store.records import Shared
@@ -98,7 +99,7 @@ class Fleet:
         shared = await self.store.exchange(d.name, report(d, self.worker, before, now, now_s, gone_s))
         self._shared_s[d.name] = now_s
         learn(d, shared, now.tokens, self.timing.clock())
-        now.tokens = shared.tokens
+        now.tokens = shared.tokens * d.budget.reserve / TOKENS_MAX
         self._told[d.name] = now
 
     async def _record(self, dependency: Dependency) -> None:
@@ -128,7 +129,9 @@ def told(d: Dependency) -> Told:
 
 def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, gone_s: float) -> Report:
     """What happened between two looks, the last one this long ago."""
-    net, requests = now.tokens - before.tokens, now.requests - before.requests
+    # the store counts in tokens of a full reserve of TOKENS_MAX, however many a dependency may have
+    net = (now.tokens - before.tokens) * TOKENS_MAX / d.budget.reserve
+    requests = now.requests - before.requests
     good, failed, throttled = (late - early for late, early in zip(now.stale, before.stale, strict=True))
     return Report(
         worker, requests, now.successes - before.successes, now.failures - before.failures,
@@ -152,7 +155,7 @@ def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: flo
     dependency.ramping = shared.ramping
     _keep_pace(dependency, shared, now_s)
     since = budget.tokens - tokens_told  # while the store was asked
-    budget.tokens = max(0.0, min(budget.reserve, shared.tokens + since))
+    budget.tokens = max(0.0, min(budget.reserve, shared.tokens * budget.reserve / TOKENS_MAX + since))
     if (
         not shared.down
         and shared.row_lasts_ms >= LAST_MS

@@ -13,6 +13,7 @@ from functools import cache
 
 from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
+from perdure.core.knobs import check as check_knobs
 from perdure.core.services import CHECKS
 from perdure.errors import SettingInvalid
 
@@ -48,6 +49,7 @@ PRESETS = {preset.__name__: preset for preset in (openai, google_vision, storage
 
 def check() -> None:
     """Raises: SettingInvalid if a number of a preset in the environment cannot be used."""
+    check_knobs()
     for preset in PRESETS.values():
         preset.__wrapped__()
 

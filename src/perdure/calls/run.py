@@ -31,11 +31,10 @@ SPREAD = 0.1  # of a wait that the service asked for, so that not everybody come
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
 PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
-#: A call of a job waits this long in its slot for a turn, and looks for one this often.
-TURN_S, LOOK_S = 2.0, 0.25
+LOOK_S = 0.25  # a call of a job that waits in its slot looks for a turn this often
 THROTTLED_S = 5.0  # while a service refuses everybody without saying for how long
 SOON_S = 2.0  # a document whose call was refused comes back after about so long
-LOOKS_MAX = 20  # for a turn, so that a clock that stands still does not make it wait without end
+LOOKS_PER_S = 10  # for a turn at most, so that a clock that stands still does not make it wait without end
 LATENCY_WEIGHT = 0.2  # of the last answer
 LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
@@ -99,7 +98,7 @@ class Run:
                 if (
                     near_s < longest_s
                     and state.limiter.pause_s(now_s) <= longest_s
-                    and self.looks < LOOKS_MAX
+                    and self.looks < LOOKS_PER_S * state.knobs.patience_s
                 ):
                     self.looks += 1
                     return Patience(LOOK_S * (0.5 + self.policy.timing.rand()))
@@ -114,7 +113,7 @@ class Run:
         limiter = self.policy.dependency.limiter
         if limiter.led and self.work is not None:
             self.waiting_s = now_s if self.waiting_s is None else self.waiting_s
-            longest_s = max(0.0, self.waiting_s + TURN_S - now_s)
+            longest_s = max(0.0, self.waiting_s + self.policy.dependency.knobs.patience_s - now_s)
         elif self.work is None or self.tries:
             longest_s = PATIENCE_S + limiter.pause_s(now_s)
         else:
@@ -246,7 +245,7 @@ class Run:
         if (hint_s := verdict.hint_s) is not None:
             # a job that would ask again gives its slot back meanwhile
             slot = self.work is not None and self.tries <= policy.retries
-            cap_s = min(policy.hint_cap_s, TURN_S) if slot else policy.hint_cap_s
+            cap_s = min(policy.hint_cap_s, state.knobs.patience_s) if slot else policy.hint_cap_s
             if hint_s > cap_s or self._late(now_s + hint_s):
                 return "hint", self._spread(hint_s, now_s)
             wait_s = max(wait_s, self._spread(hint_s, now_s))

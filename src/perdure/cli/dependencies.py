@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.drawing import console, plain, table
-from perdure.core.fleet import TOKENS_MAX
 from perdure.operate.status import Facts
 from perdure.operate.urgency import BOUNDS, grade
 from perdure.operate.words import line, since, span, until
@@ -44,7 +43,7 @@ def services(dependencies: Sequence[Facts], now_ms: int) -> Table:
             line(d["reason"] or ""), d["held_by"] or "", f"{d['held']:,}" if d["held"] else "", probe,
             "" if d["success_share"] is None else f"{d['success_share']:.0%}",
             _limit(d, now_ms),
-            "" if d["tokens"] >= TOKENS_MAX else f"{d['tokens']:.0f} left",
+            "" if d["tokens"] >= d["tokens_max"] else f"{d['tokens']:.0f} left",
         )  # fmt: skip
     return shown
 

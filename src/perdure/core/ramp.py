@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 
 from perdure.core.frozen import frozen
+from perdure.core.knobs import DEFAULT, Knobs
 
-PROBE_MS, PROBE_GROWTH, PROBE_MS_MAX = 4_000, 1.2, 60_000
+PROBE_GROWTH = 1.2
 START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
@@ -28,9 +29,9 @@ EXPONENT_MAX = 40.0
 PER_S_MAX = 1e6
 
 
-def probe_after_ms(probes: int) -> int:
+def probe_after_ms(probes: int, knobs: Knobs = DEFAULT) -> int:
     """The wait before the next probe, after so many."""
-    return round(min(PROBE_MS * PROBE_GROWTH ** min(probes, 100), PROBE_MS_MAX))
+    return round(1_000 * min(knobs.probe_s * PROBE_GROWTH ** min(probes, 100), knobs.probe_max_s))
 
 
 def ramp_start(nominal_per_s: float | None) -> float:

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from perdure.core.frozen import frozen
+from perdure.core.knobs import knobs_of
 from perdure.core.lane import like, needs_of
 from perdure.core.model import State
 from perdure.core.pace import Pace
-from perdure.core.ramp import PROBE_MS_MAX, Ramp, probe_after_ms, ramp_start, turns
+from perdure.core.ramp import Ramp, probe_after_ms, ramp_start, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
 from perdure.store.counting import Counting, told
@@ -60,7 +61,7 @@ def hold(
     if held is not None and by == BREAKER:
         return
     since_ms = held.since_ms if held is not None else now_ms
-    probe_at_ms = now_ms + probe_after_ms(0) if by == BREAKER else None
+    probe_at_ms = now_ms + probe_after_ms(0, knobs_of(name)) if by == BREAKER else None
     yield Query(sql.DEPENDENCY_HOLD, (name, since_ms, reason, by, probe_at_ms))
     yield from _recall(sql, counting, name, was_up=held is None)
     yield from _set_lanes(sql, counting, name)
@@ -91,7 +92,7 @@ def probed(
     elif held.ramp_ms is not None:
         yield Query(sql.DEPENDENCY_RAMPS, (name, int(ok), int(not ok)))
     else:
-        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes))
+        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes, knobs_of(name)))
         yield Query(sql.DEPENDENCY_PROBE, (name, held.probes, at_ms))
 
 
@@ -128,7 +129,8 @@ def ramped(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) ->
 def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]) -> Steps[int]:
     """One document, when it is time; not one that nobody could run before, if there is another. Where every lane also
     needs something else that the breaker holds, one of those: it tells at least of the service that it calls first."""
-    if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + PROBE_MS_MAX:
+    knobs = knobs_of(held.name)
+    if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + 1_000 * knobs.probe_max_s:
         return 0
     yield from _recall(sql, counting, held.name)
     others = down.keys() - {held.name}
@@ -139,7 +141,7 @@ def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict
     if found:
         yield from _lend(sql, now_ms, counting, held.name, found)
         probes = held.probes + 1
-        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes, knobs)))
     elif held.probe_at_ms is not None:
         yield Query(sql.DEPENDENCY_PROBE, (held.name, held.probes, None))  # as soon as somebody waits
     return len(found)
@@ -158,7 +160,8 @@ def _ramp(
     share = Pace.from_text(held.pace).share
     if ramp.lost(share):
         probes = ramp.probes(held.probes)
-        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, now_ms + probe_after_ms(probes)))
+        at_ms = now_ms + probe_after_ms(probes, knobs_of(held.name))
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, at_ms))
         yield from _recall(sql, counting, held.name)
         return 0, False
     per_s = ramp.step((now_ms - lent_ms) / 1_000, held.nominal_per_s, share)

@@ -240,6 +240,7 @@ class DependencyRecord:
     ramp_per_s: float | None = None
     nominal_per_s: float | None = None  # what is usual
     tokens: float = TOKENS_MAX  # for retries, of each worker
+    tokens_max: float = TOKENS_MAX  # as many as there can be
     limit_per_s: float | None = None  # requests a second of all workers together; None: no limit
     paused_until_ms: int | None = None  # until when the service asked all for silence
     success_share: float | None = None  # of requests of late; None: nothing fails

@@ -10,7 +10,8 @@ from math import log
 
 from perdure.calls.breaker import Ticket
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import LATENCY_WEIGHT, LOOK_S, PATIENCE_S, SOON_S, TURN_S
+from perdure.calls.run import LATENCY_WEIGHT, LOOK_S, PATIENCE_S, SOON_S
+from perdure.core.knobs import DEFAULT
 from perdure.core.outcome import ACCIDENT, FLICKER_MS_MAX, FLICKERS_MAX
 from perdure.operate.simulate.fleet import Fleet
 from perdure.operate.simulate.model import Model
@@ -149,7 +150,7 @@ class World:
                 call.ticket = None
             if self.fleet is not None:
                 call.waiting_s = call.waiting_s or now_s
-                if now_s - call.waiting_s < TURN_S:
+                if now_s - call.waiting_s < DEFAULT.patience_s:
                     self._at(now_s + LOOK_S * (0.5 + self.rand()), self._start, call)
                     return
             self._shed(call, now_s, wait_s)
