@@ -11,6 +11,7 @@ import pytest
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreError, StoreUnavailable, Unstorable
 from perdure.store.base import DataRefused
+from perdure.store.flusher import BATCH_MAX
 from perdure.store.operations import Added, Cancel, EmittedRow, Save, Settle
 from tests.store.faults import Given, break_writes, never_sent, well
 from tests.store.making import DONE, ORG, QUEUE, World, Write, document, output, retry, save
@@ -54,6 +55,25 @@ async def test_more_than_a_batch_takes_several_commits(world: World) -> None:
 
     assert flushes == 3
     assert len(await world.table("document")) == 2_100
+
+
+async def test_many_documents_of_one_caller_hold_no_other_up(world: World) -> None:
+    flusher = world.store.flusher
+    before = flusher.flushes
+    heavy = [
+        asyncio.create_task(world.store.add([document() for _ in range(BATCH_MAX // 2)])) for _ in range(8)
+    ]
+    small = asyncio.create_task(world.store.add([document()]))
+    await small
+
+    assert flusher.flushes - before == 1
+    assert sum(one.done() for one in heavy) <= 2
+    assert sum(map(len, await asyncio.gather(*heavy))) == 4 * BATCH_MAX
+    assert flusher.flushes - before == 4
+
+
+async def test_one_operation_may_add_more_documents_than_a_batch(world: World) -> None:
+    assert len(await world.store.add([document() for _ in range(BATCH_MAX + 1)])) == BATCH_MAX + 1
 
 
 async def test_different_operations_share_a_commit_and_each_gets_its_own_answer(world: World) -> None:
