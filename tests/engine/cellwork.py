@@ -219,6 +219,13 @@ def closing(payload: bytes, ask: Ask) -> bytes:
     return b""
 
 
+def unblocks(payload: bytes, ask: Ask) -> bytes:
+    """Change the flags of what it writes to, and say what it is."""
+    for fd in (1, 2):
+        os.set_blocking(fd, False)
+    return os.readlink("/proc/self/fd/2").encode()
+
+
 def surroundings(payload: bytes, ask: Ask) -> bytes:
     return json.dumps(
         {

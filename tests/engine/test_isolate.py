@@ -56,6 +56,22 @@ def test_what_a_cell_is_given() -> None:
     assert seen == {"stdin": "/dev/null", "leader": True, "core": 0, "blas": "1", "sockets": 1}
 
 
+def test_a_cell_cannot_change_how_its_worker_writes() -> None:
+    """A worker whose stderr does not block any more loses lines of its log."""
+    read, write = os.pipe()
+    kept = os.dup(2)
+    try:
+        os.dup2(write, 2)
+        told = call("unblocks")
+        blocks = os.get_blocking(2)
+    finally:
+        os.dup2(kept, 2)
+        for fd in (read, write, kept):
+            os.close(fd)
+    assert told.startswith(b"pipe:")
+    assert blocks
+
+
 def test_started_is_told_before_user_code_begins() -> None:
     async def work() -> None:
         events: list[Any] = []

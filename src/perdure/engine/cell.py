@@ -7,6 +7,7 @@ import importlib.util
 import os
 import resource
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -46,6 +47,17 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
+def _own_description(fd: int) -> None:
+    """Open a pipe or terminal again: flags such as O_NONBLOCK belong to the description that the worker writes to, too.
+    They mean nothing for files, and sockets cannot be opened again."""
+    with suppress(OSError):
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            again = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+            os.dup2(again, fd)
+            os.close(again)
+
+
 def settle(nursery: int) -> None:
     """Make this process a cell: a session of its own, no handlers of its parent, dead when the nursery is dead."""
     os.setsid()
@@ -53,6 +65,8 @@ def settle(nursery: int) -> None:
     if os.getppid() != nursery:
         os._exit(1)
     prctl(PR_SET_DUMPABLE, 1)  # the worker looks at its memory
+    for fd in (1, 2):
+        _own_description(fd)
     signal.set_wakeup_fd(-1)
     python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
     for number in signal.valid_signals() - python_ignores:
