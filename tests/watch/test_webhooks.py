@@ -244,6 +244,32 @@ def test_one_that_is_away_delays_no_other_and_is_told_later(
     asyncio.run(play())
 
 
+def test_nobody_waits_until_another_has_heard_of_its_backlog(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "BATCH", 2)
+
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver() as receiver:
+            for org, documents in (("acme", 9), ("zeta", 1)):
+                await service.add_webhook(receiver.url, org=org)
+                for n in range(documents):
+                    await service.add(text=f"{n}", pipeline=notes, org=org)
+            await service.run_until_idle()
+            dispatcher = Dispatcher(service.store, True)
+            assert await dispatcher.turn()
+            assert [len(await service.deliveries(org=org)) for org in ("acme", "zeta")] == [2, 1]
+            while await dispatcher.turn():
+                pass
+            assert [len(await service.deliveries(org=org)) for org in ("acme", "zeta")] == [9, 1]
+            await dispatcher._end()
+        await service.close()
+
+    asyncio.run(play())
+
+
 def test_two_dispatchers_send_each_event_once(store_url: str) -> None:
     async def play() -> None:
         service, second = app(store_url), app(store_url)

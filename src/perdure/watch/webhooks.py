@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import httpcore2
 
@@ -72,17 +72,17 @@ class Dispatcher:
         """Take the lead when nobody has it; neither the store nor a webhook need be there."""
         try:
             while True:
-                led = False
+                led = more = False
                 try:
                     if self.store.lost is not None:  # we could not note what was sent
                         return
                     if led := await self.store.lead_webhooks() or await self._neglected():
-                        await self.turn()
+                        more = await self.turn()
                 except StoreError:
                     led = False
                 except Exception:
                     log.exception("webhooks could not be told")
-                await asyncio.sleep(self.poll_s if led else FOLLOW_S)
+                await asyncio.sleep(0.0 if more else self.poll_s if led else FOLLOW_S)
         finally:
             await self._end()
             with suppress(PerdureError, OSError):
@@ -107,16 +107,18 @@ class Dispatcher:
                 return True
         return False
 
-    async def turn(self) -> None:
-        """Make deliveries of what happened, and begin to send what is due; a webhook at work is left to it."""
+    async def turn(self) -> bool:
+        """Make deliveries of what happened, and begin to send what is due; a webhook at work is left to it. Each
+        webhook has one batch, so that nobody waits for the backlog of another; whether there is more."""
+        more = False
         for webhook in await self.store.webhooks():
-            at = webhook
-            while events := await self.store.feed(at.org, at.place, BATCH):
-                await self.store.tell_webhook(at, events)
-                at = replace(at, place=events[-1].place)
+            if events := await self.store.feed(webhook.org, webhook.place, BATCH):
+                await self.store.tell_webhook(webhook, events)
+                more = more or len(events) == BATCH
             running = self._sending.get(webhook.id)
             if (running is None or running.done()) and self._can_sign(webhook):
                 self._sending[webhook.id] = asyncio.create_task(self._send_due(webhook))
+        return more
 
     def _can_sign(self, webhook: Webhook) -> bool:
         """Whether its key is set here; if not, its deliveries wait, and that is logged once."""
