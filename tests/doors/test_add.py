@@ -419,3 +419,13 @@ def test_the_only_pipeline_of_an_app_need_not_be_named(tmp_path: Path) -> None:
     succeeded("add", "--text", "a", *on, cwd=tmp_path)
     rerun = succeeded("rerun", "--from", "read", "--where", "state=done", *on, cwd=tmp_path)
     assert rerun.startswith("0 found")
+
+
+def test_a_file_that_is_not_there_creates_no_store(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/new/perdure.db"
+    assert "there is no file" in refused(
+        2, "file_missing", "add", "missing.pdf", "--store", store, cwd=tmp_path
+    )
+    ended = perdure("add", "missing.pdf", "gone.txt", "--store", store, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (2, "perdure: 2 refused")
+    assert list(tmp_path.iterdir()) == []

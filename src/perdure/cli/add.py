@@ -269,7 +269,11 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
     try:
         with rooms.open_room() as directory:
             given = things(app, asked, directory)
-            first = next(given)  # what is wrong with the arguments shows before a store is opened
+            # mistakes show before a store is opened, or created
+            first = next((thing for thing in given if not _is_refused(thing, answers)), None)
+            if first is None:
+                _say_total(answers)
+                return answers.status
             return asyncio.run(_run(app, asked, chain([first], given), answers))
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("perdure: stopped at once", file=sys.stderr)
@@ -278,6 +282,18 @@ def run(app: AsyncPerdure, asked: Asked) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         say("perdure: stopped, because nobody reads the answers", file=sys.stderr)
         return STOPPED
+
+
+def _is_refused(thing: Found, answers: Answers) -> bool:
+    """Whether it cannot be added; that is told."""
+    if thing.code:
+        answers.tell([Outcome(thing.source, "refused", error=thing.error, code=thing.code)])
+    return bool(thing.code)
+
+
+def _say_total(answers: Answers, stopped: str = "") -> None:
+    if stopped or answers.counts.total() > 1:
+        say(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
 
 
 async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers: Answers) -> int:
@@ -290,8 +306,7 @@ async def _run(app: AsyncPerdure, asked: Asked, given: Iterable[Found], answers:
                 await add_all(app, asked, given, answers, stop)
             finally:
                 stopped = "stopped: " if stop.asked.is_set() else ""
-                if stopped or answers.counts.total() > 1:
-                    say(f"perdure: {stopped}{answers.total()}", file=sys.stderr)
+                _say_total(answers, stopped)
             if stopped:
                 return STOPPED
             if not (asked.watch or asked.work) or not answers.ids:
