@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import subprocess
+import sys
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +32,8 @@ from perdure.errors import (
 )
 from perdure.testing import no_wait
 from tests.calls.making import HttpError, Script, World, at_work
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["plain", "awaited"])
@@ -651,3 +657,34 @@ def test_a_policy_whose_name_no_lane_can_have_is_refused(name: str) -> None:
     with pytest.raises(PolicyInvalid, match="its name must be a small letter"):
         Policy(name)
     assert name not in DEPENDENCIES
+
+
+LINES = """
+import json, sys
+from perdure.watch.log import configure
+from tests.calls.making import HttpError, Script, World, at_work
+
+configure("INFO", "json")
+for script in ([HttpError(503), "fine"], [HttpError(401)], [HttpError(503)]):
+    try:
+        with at_work(needs=()):
+            World().policy("openai").call(Script(*script))
+    except Exception:
+        pass
+"""
+
+
+def test_each_of_them_is_one_line_of_json_with_its_document() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LINES], capture_output=True, text=True, timeout=90, check=True, cwd=ROOT
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    kinds = {line["event"].removeprefix("call ").partition(":")[0] for line in lines}
+    assert kinds == {"retry", "fast fail", "exhausted", "reschedule"}
+    fields = {
+        "level", "timestamp", "retry_attempt", "max_retries", "operation", "delay_ms", "error_type", "error_status",
+        "error_message", "is_retryable", "correlation_id", "job_id", "document_id",
+    }  # fmt: skip
+    for line in lines:
+        assert fields <= line.keys(), line
+        assert (line["job_id"], line["document_id"], line["max_retries"]) == ("doc-1", "doc-1", 4)

@@ -119,3 +119,4 @@ def test_the_defaults_of_attempts_leases_and_slots() -> None:
     assert (made.attempts, made.backoff_s, made.lease_s) == (3, 2.0, 30)
     assert (settings.concurrency, settings.image_concurrency) == (3, 5)
     assert (settings.retention_age_s, settings.retention_count) == (3600, 1000)
+    assert settings.stage_timeout_s == 1800

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -456,3 +457,11 @@ def test_the_end_is_written_at_once_whoever_writes_it(store_url: str) -> None:
         assert one.dead["fingerprint"] == last["fingerprint"]
         assert '"stage"' in one.document["error_meta"]
     assert [failure.code for failure in told] == ["unexpected", "postpones_exhausted"]
+
+
+def test_a_rate_is_kept(store_url: str) -> None:
+    with opened(store_url) as app:
+        added(app, *(f"bad {n}" for n in range(4)))
+        began_s = time.monotonic()
+        assert app.requeue_dead(how={"rate": 10}).requeued == 4
+        assert time.monotonic() - began_s >= 0.28  # three waits of a tenth of a second

@@ -10,7 +10,19 @@ import pytest
 
 from perdure.core.token import new_token
 from perdure.store.operations import Cancel, Claim, Promote, Raise
-from tests.store.making import DONE, LEASE_MS, ORG, QUEUE, START_MS, World, document, later, retry
+from tests.store.making import (
+    DONE,
+    LEASE_MS,
+    ORG,
+    QUEUE,
+    START_MS,
+    World,
+    document,
+    later,
+    output,
+    retry,
+    save,
+)
 
 
 async def test_a_claim_counts_and_leases_in_the_same_statement(world: World) -> None:
@@ -47,6 +59,16 @@ async def test_every_claim_counts_again_and_has_a_token_of_its_own(world: World)
     await world.settle(second, later())
     third = await world.take()
     assert (third.attempts, third.claims) == (2, 3)  # the second was given back, but it was a claim
+    assert first.key == second.key == third.key == f"doc-{first.document_id}"
+
+
+async def test_a_running_document_names_the_stage_that_runs(world: World) -> None:
+    (id_,) = await world.add(document())
+    job = await world.take()
+    seen = [await world.status(id_)]
+    assert await world.store.save(save(job, stage="chunk", output=output("extract")))
+    seen.append(await world.status(id_))
+    assert [(status.state, status.stage) for status in seen] == [("running", "extract"), ("running", "chunk")]
 
 
 async def test_a_claim_takes_at_most_what_it_asked_for_from_the_queues_it_asked(world: World) -> None:

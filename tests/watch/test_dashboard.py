@@ -70,3 +70,18 @@ def test_every_number_of_the_retry_job_is_on_it(metric: str) -> None:
 def test_the_command_prints_it() -> None:
     assert json.loads(succeeded("rules", "--dashboard")) == BOARD
     assert "StuckDocumentsWarning" in succeeded("rules")
+
+
+def test_each_panel_that_the_requirements_name_asks_for_its_metric() -> None:
+    asked = {
+        "Retry rate": "perdure_calls_retried_total",
+        "Max retries exceeded": "retry_job_documents_max_retries_exceeded_total",
+        "Backoff skipped": "retry_job_documents_skipped_backoff_total",
+        "Duration": "retry_job_duration_seconds",
+        "Holds": "perdure_documents_held",
+        "Breaker": "perdure_breaker_state",
+        "Down for": "perdure_dependency_held_seconds",
+        "Escalation tier": "perdure_escalation_tier",
+    }
+    for title, metric in asked.items():
+        assert any(metric in target["expr"] for target in panel(title)["targets"]), title
