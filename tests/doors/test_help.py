@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,13 @@ def test_commands_load_what_they_need_and_end_in_silence(tmp_path: Path) -> None
     assert (ended.returncode, ended.stderr) == (0, "perdure: 1 document not done yet; perdure status\n")
     ended = run("status", "no-such-document")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
+
+
+def test_an_interrupt_while_it_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    for arguments in (["-m", "perdure"], ["-c", "from perdure.__main__ import main; main()"]):
+        ended = subprocess.run(
+            [sys.executable, *arguments, "status"], env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False,
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
