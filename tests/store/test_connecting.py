@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import pytest
 
 from perdure.core.model import Job
 from perdure.store import around
+from perdure.store.base import Row
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
 from tests.store.making import ORG, World, output, save
@@ -157,8 +158,8 @@ async def test_what_changes_while_it_is_written_is_looked_for_again(
         looked = around.Look.around
         held = [neighbour]
 
-        async def slowly(look: around.Look, document_id: str) -> around.Around:
-            found = await looked(look, document_id)
+        async def slowly(look: around.Look, document_id: str, chunks: Sequence[Row]) -> around.Around:
+            found = await looked(look, document_id, chunks)
             if document_id == mine.document_id and held:
                 await shelf.replace(held.pop(), [(0.0, 1.0)])
                 await shelf.connect(neighbour)

@@ -11,6 +11,7 @@ import os
 import resource
 from contextlib import suppress
 from functools import cache
+from time import monotonic
 from typing import Any
 
 #: Outputs from this size on are worth it.
@@ -22,7 +23,9 @@ GROWN_BYTES = 32 << 20
 #: glibc gives each thread an arena of its own otherwise, and each keeps what it ever had.
 ARENAS = 2
 _M_ARENA_MAX = -8
-_kept = 0
+#: How often at most: to collect and to trim hold up everything else in the process, the larger it is the longer.
+EVERY_S = 5.0
+_kept, _after_s = 0, 0.0
 
 
 def few_arenas() -> None:
@@ -32,13 +35,15 @@ def few_arenas() -> None:
 
 
 def give_back_if_grown() -> None:
-    """Give back what a job left, where that is worth it; a look takes microseconds."""
-    global _kept  # noqa: PLW0603
+    """Give back what jobs left, where that is worth it and was not done just now; a look takes microseconds."""
+    global _kept, _after_s  # noqa: PLW0603
     now = _resident()
     if now > _kept + GROWN_BYTES:
+        if monotonic() < _after_s:
+            return
         gc.collect()
         give_back()
-        now = _resident()
+        now, _after_s = _resident(), monotonic() + EVERY_S
     _kept = now
 
 

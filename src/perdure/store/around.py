@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from perdure.core.frozen import frozen
+from perdure.store.background import in_background
 from perdure.store.base import Row
 from perdure.store.each import Each
 from perdure.store.near import Among, Near, Which
@@ -16,8 +17,11 @@ from perdure.store.near import Among, Near, Which
 if TYPE_CHECKING:
     from perdure.store.searching import Searching
 
-#: Chunks whose neighbours are looked for at a time: each may have very many.
+#: Chunks whose neighbours are looked for at a time.
 BLOCK = 16
+#: Neighbours of a chunk that are looked at: a passage that stands everywhere is near to every chunk there is, and all
+#: pairs of a large document would be a flood of rows. At least this many, and this many times the length of a list.
+NEIGHBOURS, NEIGHBOURS_EACH = 100, 5
 #: How far two ways to compute a cosine may lie apart: what is that close to a bound is computed in one way only.
 SLACK = 1e-5
 
@@ -63,6 +67,14 @@ class Around:
     lists: Lists = field(default_factory=lambda: defaultdict(dict))
     lost: frozenset[Row] = frozenset()
 
+    def parts(self, size: int) -> Iterator[Around]:
+        """The same, this many lists at a time; what leads nowhere comes last, when its lists are filled."""
+        lists = sorted(self.lists.items())
+        for n in range(0, len(lists), size):
+            yield Around(defaultdict(dict, lists[n : n + size]))
+        if self.lost:
+            yield Around(lost=self.lost)
+
     def documents(self) -> set[str]:
         """Those that it tells of."""
         return {place[0] for of, near in self.lists.items() for place in (of, *near)}
@@ -91,11 +103,14 @@ class Look:
         self._worst: dict[int, float] = {}
         self._lists: Lists = defaultdict(dict)
 
-    async def around(self, document_id: str) -> Around:
-        store, org = self._store, self._org
-        lost = await store._rows(LOST, org, document_id)
-        ours = await store._rows(store.sql.CHUNKS_EMBEDDED, org, document_id)
-        await self._fill(((document_id, *row) for row in ours), mutual=True)
+    async def around(self, document_id: str, chunks: Sequence[Row]) -> Around:
+        """Around these chunks (id, model, vector) of the document: their lists, and theirs in the lists of others."""
+        await self._fill(((document_id, *row) for row in chunks), mutual=True)
+        return Around(self._lists)
+
+    async def lost(self, document_id: str) -> Around:
+        """The lists of others that led to chunks which the document does not have any more."""
+        lost = await self._store._rows(LOST, self._org, document_id)
         await self._fill({(here, id_, model, vector) for here, id_, _, model, vector in lost})
         return Around(self._lists, frozenset(row[:3] for row in lost))
 
@@ -112,25 +127,41 @@ class Look:
     async def _block(
         self, which: Which, document_id: str, chunks: list[tuple[str, bytes]], mutual: bool
     ) -> None:
-        from perdure.store.matrix import cosines  # numpy is loaded by whoever searches
-
         vectors = [vector for _, vector in chunks]
+        most = max(NEIGHBOURS, NEIGHBOURS_EACH * self._each)
         least, but = self._threshold - SLACK, Among(but=document_id)
-        found = await self._store._nearest(which, vectors, None, but, least)
+        found = await self._store._nearest(which, vectors, most, but, least)
         if mutual:
             await self._learn_worst({near.num for nears in found for near in nears})
         wanted = [self._wanted(nears, mutual) for nears in found]
         places = await self._places(which.model, {num for nums in wanted for num in nums})
+        await in_background(self._take, which.model, document_id, chunks, wanted, places, mutual)
+
+    def _take(
+        self, model: str, document_id: str, chunks: list[tuple[str, bytes]], wanted: list[list[int]],
+        places: dict[int, tuple[Place, bytes]], mutual: bool,
+    ) -> None:  # fmt: skip
+        """Put what was found into the lists; those of others never grow much longer than they may be."""
+        from perdure.store.matrix import cosines  # numpy is loaded by whoever searches
+
         for (id_, vector), nums in zip(chunks, wanted, strict=True):
             near: dict[Place, Told] = {}
             scores = cosines(vector, [places[num][1] for num in nums])
             for num, score in zip(nums, scores, strict=True):
                 if score < self._threshold:
                     continue
-                near[places[num][0]] = (score, which.model)
+                near[places[num][0]] = (score, model)
                 if mutual and score >= self._worst[num]:
-                    self._lists[places[num][0]][document_id, id_] = (score, which.model)
+                    self._enter(num, places[num][0], (document_id, id_), (score, model))
             self._lists[document_id, id_] |= best(near, self._each)
+
+    def _enter(self, num: int, of: Place, place: Place, told: Told) -> None:
+        """Into the list of another chunk. One that is full by now admits only what is as good as its worst."""
+        near = self._lists[of]
+        near[place] = told
+        if len(near) >= 2 * self._each:
+            self._lists[of] = near = best(near, self._each)
+            self._worst[num] = max(self._worst[num], min(score for score, _ in near.values()))
 
     def _wanted(self, nears: list[Near], mutual: bool) -> list[int]:
         """Those that may be among the nearest, or may have ours among theirs."""

@@ -26,6 +26,8 @@ from perdure.store.indexing import sliced
 from perdure.store.searching import EACH, THRESHOLD, Searching
 
 TRIES = 20
+#: Lists that are filled, and written, at a time.
+PIECE = 200
 
 #: One at a time in an organisation, and none while the chunks of what it tells of change. PostgreSQL only.
 ALONE = (
@@ -67,12 +69,27 @@ class Connecting(Searching):
     ) -> int:
         for _ in range(TRIES):
             try:
-                around = await Look(self, org, threshold, each).around(document_id)
+                return await self._connect(org, document_id, threshold, each)
             except Moved:
                 continue
-            if await self._write(partial(self._put, org, document_id, around, each)):
-                return sum(len(near) for of, near in around.lists.items() if of[0] == document_id)
         raise StoreBusy(f"the documents around {document_id} change faster than they can be connected")
+
+    async def _connect(self, org: str, document_id: str, threshold: float, each: int) -> int:
+        """Piece by piece, each in a transaction of its own: nobody waits for the rows of a large document."""
+        ours, count = await self._rows(self.sql.CHUNKS_EMBEDDED, org, document_id), 0
+        for n in range(0, len(ours), PIECE):
+            look = Look(self, org, threshold, each)
+            around = await look.around(document_id, ours[n : n + PIECE])
+            await self._keep(org, document_id, around, each)
+            count += sum(len(near) for of, near in around.lists.items() if of[0] == document_id)
+        await self._keep(org, document_id, await Look(self, org, threshold, each).lost(document_id), each)
+        return count
+
+    async def _keep(self, org: str, document_id: str, around: Around, each: int) -> None:
+        """Raises: Moved if something that they tell of is gone."""
+        for part in around.parts(PIECE):
+            if not await self._write(partial(self._put, org, document_id, part, each)):
+                raise Moved
 
     def _put(self, org: str, document_id: str, around: Around, each: int) -> Steps[bool]:
         """Merge the lists with what is stored; False if something that they tell of is gone."""
