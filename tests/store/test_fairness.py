@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from perdure.core.token import new_token
 from perdure.store.base import BREAKER
-from perdure.store.operations import Claim
+from perdure.store.operations import Claim, Raise
 from tests.store.making import DONE, QUEUE, World, document, hold, later, retry, save
 
 
@@ -138,6 +140,42 @@ async def test_queues_have_times_of_their_own(world: World) -> None:
     orgs = [c.document.org for _ in range(4) for c in await world.claim(1, queues=["films"])]
 
     assert sorted(orgs[:2]) == ["acme", "zeta"]
+
+
+async def claimed(world: World, count: int, *queues: str) -> list[str]:
+    return [one.job.org for one in await world.claim(count, queues=queues)]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+async def test_a_backlog_in_a_seldom_used_queue_does_not_go_before_others(world: World, batch: int) -> None:
+    await world.store.declare(["documents", "mail"], [])
+    await pile(world, "usual", 300)
+    while await claimed(world, 100, "documents", "mail"):
+        world.clock.turn(1_100)
+    await pile(world, "large", 100, queue="mail", pipeline="message")
+    await pile(world, "small", 2)
+    first = [org for _ in range(16 // batch) for org in await claimed(world, batch, "documents", "mail")]
+    assert "small" in first[: max(2, batch)]
+    assert Counter(first) == {"small": 2, "large": 14}
+
+
+async def test_queues_that_share_slots_take_turns(world: World) -> None:
+    await world.store.declare(["documents", "mail", "images"], [])
+    for queue in ("documents", "mail", "images"):
+        await pile(world, queue, 30, queue=queue)
+    taken = Counter[str]()
+    for _ in range(30):
+        taken.update(await claimed(world, 1, "documents", "mail", "images"))
+    assert taken == {"documents": 10, "mail": 10, "images": 10}
+
+
+async def test_a_raised_document_goes_first_whatever_its_queue(world: World) -> None:
+    await world.store.declare(["documents", "mail"], [])
+    await pile(world, "many", 20)
+    await pile(world, "urgent", 1, queue="mail")
+    (raised,) = [row for row in await world.table("document") if row["org"] == "urgent"]
+    assert await world.store.raise_(Raise("urgent", raised["id"])) == "raised"
+    assert await claimed(world, 1, "documents", "mail") == ["urgent"]
 
 
 async def test_finishing_changes_nothing_about_whose_turn_it_is(world: World) -> None:

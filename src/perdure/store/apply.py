@@ -7,7 +7,7 @@ Each answer belongs to the operation at the same position.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from perdure.store import (
     outbox,
     passing,
     ranks,
+    rotation,
     rows,
     stuck,
 )
@@ -416,6 +417,7 @@ class Flush(Acting):
     def claim(self, op: Claim) -> Steps[list[Row]]:
         found: list[Row] = []
         kinds = []
+        op = rotation.rotated(op, ChainMap(self.noted, self.written), self.noted)
         owing = ranks.owing(op, self.written)
         for kind in op.kinds:
             most = kind.most

@@ -10,13 +10,12 @@ waits, which ends at the last job and begins again. So every job is found after 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import nsmallest
 from math import inf, nextafter
 from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import is_large
-from perdure.store import ranks, rows
+from perdure.store import ranks, rotation, rows
 from perdure.store.base import Row, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Claim, Kind
@@ -43,18 +42,18 @@ def claim(
     """Take jobs of organisations that are not passed over; the rows of `Dialect.claim`. The places where the next
     claim shall look are noted."""
     assert kind.passing is not None
-    which = (Places, op.queues, kind.large)
+    which = (Places, tuple(sorted(op.queues)), kind.large)
     places: Places = known.get(which, Places())
     orgs = frozenset(kind.passing.orgs)
     since = (-inf, *sorted({turn for org, turn in places.served if org not in orgs}))
     seen = yield from sql.look(op, kind.large, since, WINDOW)
-    chosen = _others(seen, orgs, kind.most)
+    chosen = _others(seen, orgs, kind.most, op.queues)
     walk = places.walk
     for _ in range(STRIDES_MAX if len(chosen) < kind.most else 0):
         more = yield from sql.look(op, kind.large, (walk,), STRIDE)
         walk = _next(more, walk)
         seen += more
-        chosen = _others(seen, orgs, kind.most)
+        chosen = _others(seen, orgs, kind.most, op.queues)
         if len(chosen) == kind.most or walk == -inf:
             break
     found = yield from sql.take(op, now_ms, chosen)
@@ -73,8 +72,8 @@ def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> St
     head of each flow, and others' where turns were handed out last and one turn later."""
     since = (-inf, *sorted({turn for latest, _ in owing.values() for turn in (latest, latest + 1)}))
     seen = yield from sql.look(op, kind.large, since, 2 * WINDOW)
-    first = {
-        row[4:]
+    ready = {
+        (row[1], row[4:])
         for row in seen
         if row[4] == FIRST
         or (
@@ -83,13 +82,14 @@ def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> St
             and row[4] < max(had[1].values())
         )
     }
-    return (yield from sql.take(op, now_ms, nsmallest(kind.most, first)))
+    return (yield from sql.take(op, now_ms, rotation.first(ready, kind.most, op.queues)))
 
 
-def _others(seen: list[Row], orgs: frozenset[str], most: int) -> list[Row]:
+def _others(seen: list[Row], orgs: frozenset[str], most: int, queues: tuple[str, ...]) -> list[Row]:
     """The first of those that an operator raised or whose organisation is not passed over: turn, rank, id,
     organisation."""
-    return nsmallest(most, {row[4:] for row in seen if row[4] == FIRST or row[7] not in orgs})
+    others = {(row[1], row[4:]) for row in seen if row[4] == FIRST or row[7] not in orgs}
+    return rotation.first(others, most, queues)
 
 
 def _next(seen: list[Row], walk: float) -> float:

@@ -386,9 +386,11 @@ class PostgresDialect(Dialect):
     )
     #: The rows are locked, so they stay where they are; by key, what the planner knows of young tables misleads it.
     _CLAIM = (
-        "WITH ready AS MATERIALIZED (SELECT y.place, y.turn FROM ("
-        f"SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn, k.most, row_number() OVER ("
-        f"PARTITION BY k.suspect, k.large ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id) AS nth "
+        "WITH ready AS MATERIALIZED (SELECT z.place, z.turn FROM (SELECT y.*, row_number() OVER ("
+        "PARTITION BY y.suspect, y.large ORDER BY y.turn > 0, y.nth, y.which) AS place_in_all FROM ("
+        f"SELECT x.ctid AS place, {TURN.format(vt='x.vt')} AS turn, k.*, array_position($4, f.queue) AS which, "
+        f"row_number() OVER (PARTITION BY k.suspect, k.large, x.vt > 0, CASE WHEN x.vt > 0 THEN f.queue END "
+        f"ORDER BY {TURN.format(vt='x.vt')}, x.priority DESC, x.id) AS nth "
         "FROM (VALUES (TRUE, NULL::boolean, $6::int), (FALSE, $7::boolean, $8::int), (FALSE, TRUE, $9::int)) "
         "AS k (suspect, large, most) "
         f"CROSS JOIN {_OPEN_FLOWS} CROSS JOIN LATERAL ("
@@ -396,7 +398,7 @@ class PostgresDialect(Dialect):
         "AND pipeline = f.pipeline AND suspect = k.suspect ORDER BY vt, priority DESC, id LIMIT k.most "
         "FOR UPDATE SKIP LOCKED) x "
         f"WHERE {_SERVED.format(queues='$4', pipelines='$5')} AND (k.large IS NULL OR k.large = {IS_LARGE})"
-        f") AS y WHERE y.nth <= y.most LIMIT $10) {_TAKEN}"
+        f") AS y) AS z WHERE z.place_in_all <= z.most LIMIT $10) {_TAKEN}"
     )
     _LOOK = (
         f"SELECT w.n, f.queue, f.lane, f.pipeline, {TURN.format(vt='x.vt')}, -x.priority, x.id, x.org "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from heapq import nsmallest
 
 from perdure.core.words import Term
+from perdure.store import rotation
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import ADDED, NEW_COUNT
 from perdure.store.dialect import (
@@ -294,12 +294,12 @@ class SqliteDialect(Dialect):
         chosen: list[Row] = []
         flows = yield from self._flows(claim)
         for most, suspect, large, _ in kinds:
-            ready: list[Row] = []
+            ready: list[tuple[str, Row]] = []
             for *flow, shift, is_large in flows:
                 if large is None or large == is_large:
                     for vt, rank, id_ in (yield Query(self._READY, (*flow, suspect, most))):
-                        ready.append((vt + shift if vt > 0 else vt, rank, id_))
-            chosen += nsmallest(most, ready) if len(flows) > 1 else ready
+                        ready.append((flow[0], (vt + shift if vt > 0 else vt, rank, id_)))
+            chosen += rotation.first(ready, most, claim.queues)
         return (yield from self.take(claim, now_ms, chosen))
 
     def _flows(self, claim: Claim) -> Steps[list[Row]]:
