@@ -12,7 +12,7 @@ from perdure.core.model import Job
 from perdure.errors import InputInvalid, StoreError, StoreUnavailable, Unstorable
 from perdure.store.base import DataRefused
 from perdure.store.flusher import BATCH_MAX
-from perdure.store.operations import Added, Cancel, EmittedRow, Save, Settle
+from perdure.store.operations import Add, Added, Cancel, EmittedRow, Save, Settle
 from tests.store.faults import Given, break_writes, never_sent, well
 from tests.store.making import DONE, ORG, QUEUE, World, Write, document, output, retry, save
 
@@ -70,6 +70,18 @@ async def test_many_documents_of_one_caller_hold_no_other_up(world: World) -> No
     assert sum(one.done() for one in heavy) <= 2
     assert sum(map(len, await asyncio.gather(*heavy))) == 4 * BATCH_MAX
     assert flusher.flushes - before == 4
+
+
+@pytest.mark.parametrize("each", [2, 49])
+async def test_many_bulks_do_not_make_one_large_transaction(world: World, each: int) -> None:
+    bulks = [asyncio.create_task(world.store.add([document() for _ in range(each)])) for _ in range(1_100)]
+    await asyncio.sleep(0)
+    batch = world.store.flusher._take()
+    world.store.flusher._pending.extendleft(reversed(batch))
+    assert 0 < sum(len(one.op.documents) for one in batch if isinstance(one.op, Add)) <= BATCH_MAX
+    for bulk in bulks[20:]:
+        bulk.cancel()
+    assert sum(map(len, await asyncio.gather(*bulks[:20]))) == 20 * each
 
 
 async def test_one_operation_may_add_more_documents_than_a_batch(world: World) -> None:

@@ -135,6 +135,16 @@ async def test_many_sweepers_recover_a_job_once(world: World) -> None:
     assert (await world.store.tally()).fenced == 80
 
 
+async def test_a_mass_of_due_documents_does_not_hold_up_the_next_one(world: World) -> None:
+    await world.add(*(document(org="large", delay_ms=1_000) for _ in range(1_000)))
+    world.clock.turn(1)
+    (small,) = await world.add(document(org="small", delay_ms=1_000))
+    world.clock.turn(5_000)
+    assert await world.store.promote(Promote(100)) >= 100
+    assert (await world.job(small))["state"] == "queued"
+    assert sum([await world.store.promote(Promote(100)) for _ in range(10)]) >= 880
+
+
 async def test_promoting_moves_what_is_due_and_nothing_else(world: World) -> None:
     await world.add(*(document(f"n{n}", delay_ms=n * 1_000) for n in range(1, 6)))
     assert await world.store.promote(Promote()) == 0

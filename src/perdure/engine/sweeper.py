@@ -19,7 +19,7 @@ from perdure.engine.stuck import StuckSweep
 from perdure.store.base import Store
 from perdure.store.operations import Promote
 
-PROMOTE_BATCH = 500
+PROMOTE_BATCH, PROMOTE_ROUNDS = 500, 10
 RECOVER_BATCH = 1_000  # what one flush takes
 RECOVER_ROUNDS = 10
 PRUNE_ROUNDS = 10
@@ -202,10 +202,12 @@ class Sweeper:
         await self.store.gather(PROMOTE_BATCH)
 
     async def _promote(self, swept: Swept) -> None:
-        while (moved := await self.store.promote(Promote(PROMOTE_BATCH))) > 0:
+        for _ in range(PROMOTE_ROUNDS):
+            moved = await self.store.promote(Promote(PROMOTE_BATCH))
             swept.promoted += moved
             if moved < PROMOTE_BATCH:
-                break
+                return
+        swept.more = True
 
     async def _lend(self, swept: Swept) -> None:
         swept.lent = await self.store.lend()

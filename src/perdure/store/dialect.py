@@ -766,6 +766,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     JOBS_LEFT: str
     JOBS_PAGE: str  # jobs, as j: after the first such pair, up to the second
     DUE: str
+    DUE_LATEST: str  # the same rows, those that fell due last first
     PROMOTE: str
     SLOT_ADD: str
     SLOTS: str

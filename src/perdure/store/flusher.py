@@ -32,8 +32,9 @@ from perdure.store.operations import Add, Cancel, Claim, HandOver, Operation, Ra
 from perdure.store.resolving import AGAIN, resolve
 from perdure.store.rewound import let_go
 
-BATCH_MAX = 1_000  # operations of a transaction, and new documents besides one operation that adds more
-HEAVY = 50  # documents that an operation adds, from which on it may have to wait while smaller ones go first
+BATCH_MAX = (
+    1_000  # operations of a transaction, and documents of operations that add several, unless one adds more
+)
 SLICE = 50  # answers that are given at a go
 CLOSE_S = 5.0
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -155,7 +156,7 @@ class Flusher:
                     raise
 
     def _take(self) -> list[Pending]:
-        """The next batch: in order, one operation per subject, user SQL alone. Of operations that add many documents
+        """The next batch: in order, one operation per subject, user SQL alone. Of operations that add several documents
         the first is taken, and others as far as they fit: nobody waits for a transaction of 20,000 documents."""
         batch: list[Pending] = []
         later: deque[Pending] = deque()
@@ -167,13 +168,13 @@ class Flusher:
                 continue  # nobody waits for it, and a claim that nobody hears of would lie until its lease is over
             about, alone = subject(pending.op), _alone(pending.op)
             added = len(pending.op.documents) if isinstance(pending.op, Add) else 0
-            full = added >= HEAVY and documents > 0 and documents + added > BATCH_MAX
+            full = added > 1 and documents > 0 and documents + added > BATCH_MAX
             if (about is not None and about in subjects) or (alone and batch) or full:
                 later.append(pending)
                 subjects |= {about} if about is not None else set()
                 continue
             batch.append(pending)
-            documents += added if added >= HEAVY else 0
+            documents += added if added > 1 else 0
             if about is not None:
                 subjects.add(about)
             if alone:

@@ -251,6 +251,10 @@ class PostgresDialect(Dialect):
         "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2 FOR UPDATE SKIP LOCKED"
     )
+    DUE_LATEST = (
+        "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
+        "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms DESC, id DESC LIMIT $2 FOR UPDATE SKIP LOCKED"
+    )
     PROMOTE = (
         "UPDATE job j SET state = r.state, vt = r.vt FROM "
         + unnest({"org": "text", "id": "bigint", "state": "text", "vt": "double precision"})

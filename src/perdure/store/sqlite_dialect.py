@@ -183,6 +183,10 @@ class SqliteDialect(Dialect):
         "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
         "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT $2"
     )
+    DUE_LATEST = (
+        "SELECT id, org, queue, pipeline, lane, limit_key, claims, priority, run_at_ms, key FROM job "
+        "WHERE state = 'waiting' AND run_at_ms <= $1 ORDER BY run_at_ms DESC, id DESC LIMIT $2"
+    )
     PROMOTE = "UPDATE job SET state = $3, vt = $4 WHERE org = $1 AND id = $2 AND state = 'waiting'"
     SLOT_ADD = _insert("slot", {"key": "text", "concurrency": "int"}, "ON CONFLICT DO NOTHING")
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms, had FROM slot WHERE key = $1"
