@@ -11,6 +11,7 @@ from perdure.api.caller import Rates
 from perdure.api.serve import Serving, check
 from perdure.errors import SettingInvalid
 from perdure.store.feed import Happened
+from perdure.store.webhooks import Ended
 from tests.api.server import Server, paths_of_openapi
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/redoc"}
@@ -68,7 +69,7 @@ def theirs(walked: Server) -> dict[str, str]:
     told = Happened("1-1", "zeta", 1, "document.done", document, {})
     walked.run(store.tell_webhook(webhook, [told]))
     (delivery,) = walked.run(store.deliveries("zeta"))
-    walked.run(store.end_delivery(delivery.id, "dead"))
+    walked.run(store.end_deliveries([Ended(delivery.id, "dead")]))
     return dict(zip(OWNED, (document, document, webhook.id, delivery.id), strict=True))
 
 

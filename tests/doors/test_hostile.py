@@ -22,7 +22,7 @@ from perdure.cli.main import main
 from perdure.cli.saying import visible
 from perdure.store.feed import NAMES
 from perdure.store.open import open_store
-from perdure.store.webhooks import Webhook
+from perdure.store.webhooks import Ended, Webhook
 from perdure.testing import drain, trial
 
 #: Clears the screen, sets the title, C1 controls, text backwards, a line that looks like ours, a bell.
@@ -72,7 +72,7 @@ async def _more(url: str) -> None:
         (webhook,) = await store.webhooks()
         await store.tell_webhook(webhook, await store.feed("default", "0-0", 10))
         for one in await store.deliveries("default"):
-            await store.end_delivery(one.id, "dead", error=EVIL)
+            await store.end_deliveries([Ended(one.id, "dead", error=EVIL)])
     finally:
         await store.close()
 

@@ -33,6 +33,7 @@ from perdure.store.operations import (
     Settle,
 )
 from perdure.store.sql_store import SqlStore
+from perdure.store.webhooks import Ended
 from tests.pairs.kit import LANE, LIMIT, SERVED, UNSERVED, Stepped, Subject, handing, taken_back
 from tests.store.making import DONE, ORG, QUEUE, dead, document, hold, later, output, retry, save
 
@@ -283,7 +284,7 @@ async def purged(c: Call, answers: dict[Any, str]) -> Wrong:
 async def deliver(c: Call) -> None:
     for s in c.subjects:
         if "delivery" in s.extra:
-            await c.store.end_delivery(s.extra["delivery"], "sent", status=200)
+            await c.store.end_deliveries([Ended(s.extra["delivery"], "sent", status=200)])
 
 
 async def restore(c: Call) -> list[str]:

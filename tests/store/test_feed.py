@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from perdure.errors import InputInvalid
+from perdure.store import webhooks
 from perdure.store.feed import NAMES, START, Happened
 from perdure.store.operations import Cancel, NewJob, Requeue, Settle
-from perdure.store.webhooks import Webhook
+from perdure.store.webhooks import Ended, Webhook
 from perdure.watch.board import Board
 from perdure.watch.overall import Overall
 from tests.store.making import BOOM, DONE, ORG, QUEUE, World, dead, document, hold
@@ -179,15 +181,47 @@ async def test_a_delivery_goes_with_its_document_once_it_was_sent(world: World) 
         await world.store.settle(Settle(job, dead(), job.stage, job.lane))
     await world.store.tell_webhook((await world.store.webhooks())[0], await told(world, 3))
     sent, given_up, waiting = await world.store.deliveries_due("w", 3)
-    await world.store.end_delivery(sent.id, "sent")
-    await world.store.end_delivery(given_up.id, "dead")
+    await world.store.end_deliveries([Ended(sent.id, "sent")])
+    await world.store.end_deliveries([Ended(given_up.id, "dead")])
     await world.store.purge([(ORG, id_) for id_ in ids])
     assert {one.id for one in await world.store.deliveries(ORG)} == {given_up.id, waiting.id}
 
     assert await world.store.retry_deliveries(ORG, given_up.id, "ann") == 1
     for one in (given_up, waiting):
-        await world.store.end_delivery(one.id, "waiting", delay_ms=10)
-        await world.store.end_delivery(one.id, "sent")
+        await world.store.end_deliveries([Ended(one.id, "waiting", delay_ms=10)])
+        await world.store.end_deliveries([Ended(one.id, "sent")])
+    assert await world.store.deliveries(ORG) == []
+
+
+async def test_many_deliveries_are_changed_in_several_transactions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "SLICE", 10)
+    await world.store.add_webhook(Webhook("w", ORG, "http://127.0.0.1:9/", NAMES, "s", START, 0), "ann")
+    for _ in await world.add(*(document() for _ in range(25))):
+        job = await world.take()
+        await world.store.settle(Settle(job, dead(), job.stage, job.lane))
+    await world.store.tell_webhook((await world.store.webhooks())[0], await told(world, 25))
+    due = await world.store.deliveries_due("w", 100)
+    await world.store.end_deliveries([Ended(one.id, "dead", error="answered 400") for one in due])
+    writes = 0
+    write = world.store._write
+
+    async def counted(steps: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        return await write(steps)
+
+    monkeypatch.setattr(world.store, "_write", counted)
+    assert await world.store.retry_deliveries(ORG, None, "ann", "mended") == 25
+    assert writes == 4
+    acts = [row for row in await world.table("act") if row["verb"] == "webhook-retry"]
+    assert [row["reason"] for row in acts] == ["25 deliveries: mended"]
+    assert not await world.store.drop_webhook("other", "w", "eve")
+    assert len(await world.store.deliveries(ORG)) == 25
+    writes = 0
+    assert await world.store.drop_webhook(ORG, "w", "ann")
+    assert writes == 5
     assert await world.store.deliveries(ORG) == []
 
 

@@ -18,7 +18,7 @@ from perdure.service import AsyncPerdure
 from perdure.settings import Settings
 from perdure.watch import webhooks
 from perdure.watch.signing import sign, verify
-from perdure.watch.webhooks import Dispatcher
+from perdure.watch.webhooks import ORG_AT_ONCE, Dispatcher, Tried
 from tests.ports import free_ports
 
 notes = Pipeline("notes", attempts=1)
@@ -290,6 +290,48 @@ def test_two_dispatchers_send_each_event_once(store_url: str) -> None:
     asyncio.run(play())
 
 
+def test_an_organisation_with_many_webhooks_has_a_few_requests_and_writes_at_a_time(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        service = app(store_url)
+        await service.start()
+        async with Receiver() as receiver:
+            for _ in range(12):
+                await service.add_webhook(receiver.url, org="acme")
+            for n in range(4):
+                await service.add(text=f"{n}", pipeline=notes, org="acme")
+            await service.run_until_idle()
+            trying = most = notes_made = 0
+            send, note = Dispatcher._post, service.store.end_deliveries
+
+            async def counted(*given: Any) -> Tried:
+                nonlocal trying, most
+                trying += 1
+                most = max(most, trying)
+                try:
+                    await asyncio.sleep(0.01)
+                    return await send(*given)
+                finally:
+                    trying -= 1
+
+            async def noted(ended: Any) -> None:
+                nonlocal notes_made
+                notes_made += 1
+                await asyncio.sleep(0.05)
+                await note(ended)
+
+            monkeypatch.setattr(Dispatcher, "_post", counted)
+            monkeypatch.setattr(service.store, "end_deliveries", noted)
+            await dispatched(service, lambda: len(receiver.got) >= 48)
+            assert len(receiver.got) == 48
+            assert most <= ORG_AT_ONCE
+            assert notes_made <= 24
+        await service.close()
+
+    asyncio.run(play())
+
+
 def test_what_is_being_sent_at_the_end_is_noted(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes over does not send it again."""
 
@@ -305,7 +347,7 @@ def test_what_is_being_sent_at_the_end_is_noted(store_url: str, monkeypatch: pyt
         await service.start()
         async with Receiver() as receiver:
             await told_of(service, receiver.url, 9)
-            monkeypatch.setattr(service.store, "end_delivery", slowly(service.store.end_delivery))
+            monkeypatch.setattr(service.store, "end_deliveries", slowly(service.store.end_deliveries))
             for _ in range(12):
                 before = len(receiver.got)
                 task = asyncio.create_task(Dispatcher(service.store, True, poll_s=0.02).run())

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from perdure.core.derived import DERIVED
 from perdure.core.frozen import frozen
 from perdure.errors import InputInvalid, host_shown
+from perdure.store import reading
 from perdure.store.base import Query, Steps
 from perdure.store.feed import Happened
 from perdure.store.once import keep, known
@@ -21,12 +23,17 @@ from perdure.store.operations import Once
 from perdure.store.text import cleaned
 
 PER_ORG_MAX = 50
+SLICE = 1_000  # deliveries that one transaction changes at most: nobody waits for all of an organisation's
 ADD = "INSERT INTO webhook (id, org, url, events, secret, place, created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)"
 _WEBHOOK = "SELECT id, org, url, events, secret, place, created_ms FROM webhook"
 ALL = f"{_WEBHOOK} ORDER BY org, created_ms, id"
 NUMBER = "SELECT count(*) FROM webhook WHERE org = $1"
 DROP = "DELETE FROM webhook WHERE org = $1 AND id = $2 RETURNING url"
 DROP_DELIVERIES = "DELETE FROM delivery WHERE webhook = $1"
+DROP_SOME = (
+    "DELETE FROM delivery WHERE id IN (SELECT d.id FROM delivery d JOIN webhook w ON w.id = d.webhook "
+    "WHERE d.webhook = $2 AND w.org = $1 LIMIT $3) RETURNING id"
+)
 MOVE = "UPDATE webhook SET place = $3 WHERE id = $1 AND place = $2 RETURNING id"
 NEW = (
     "INSERT INTO delivery (id, webhook, org, name, document_id, body, state, created_ms, due_ms) "
@@ -61,9 +68,11 @@ DROP_ORPHAN = (
     "DELETE FROM delivery WHERE id = $1 AND state = 'sent' AND NOT EXISTS (SELECT 1 FROM document d "
     "WHERE d.org = delivery.org AND d.id = delivery.document_id{lock})"
 )
+_DEAD = "org = $1 AND state = 'dead' AND (CAST($2 AS text) IS NULL OR id = $2)"
+DEAD = f"SELECT count(*) FROM delivery WHERE {_DEAD}"
 AGAIN = (
-    "UPDATE delivery SET state = 'waiting', tries = 0, due_ms = $3, ended_ms = NULL WHERE org = $1 "
-    "AND state = 'dead' AND (CAST($2 AS text) IS NULL OR id = $2) RETURNING id"
+    "UPDATE delivery SET state = 'waiting', tries = 0, due_ms = $3, ended_ms = NULL "
+    f"WHERE id IN (SELECT id FROM delivery WHERE {_DEAD} ORDER BY id LIMIT $4) RETURNING id"
 )
 COUNTS = "SELECT webhook, state, count(*) FROM delivery WHERE org = $1 GROUP BY webhook, state"
 FORGET = (
@@ -102,6 +111,17 @@ class Delivery:
     ended_ms: int | None
     status_code: int | None
     error: str | None
+
+
+@frozen
+class Ended:
+    """What came of one try of a delivery."""
+
+    id: str
+    state: str
+    delay_ms: int = 0  # until the next try
+    status: int | None = None
+    error: str | None = None
 
 
 def body_of(event: Happened, id_: str) -> str:
@@ -169,6 +189,8 @@ class Webhooks:
     async def drop_webhook(self, org: str, id_: str, by: str, reason: str = "") -> bool:
         """Tell it nothing more; False where there is none."""
         clock = self.clock.now_ms()
+        while await self._write(reading.one(Query(DROP_SOME, (org, id_, SLICE)))):
+            pass
 
         def steps() -> Steps[bool]:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
@@ -211,21 +233,20 @@ class Webhooks:
         """Deliveries of an organisation, newest first within a webhook."""
         return [Delivery(*row) for row in await self._rows(LIST, org, webhook, state, after, limit)]
 
-    async def end_delivery(
-        self, id_: str, state: str, *, delay_ms: int = 0, status: int | None = None, error: str | None = None
-    ) -> None:
-        """What came of a try: it was sent, is given up, or is tried again after a delay."""
+    async def end_deliveries(self, ended: Sequence[Ended]) -> None:
+        """What came of tries: each was sent, is given up, or is tried again after a delay."""
         clock = self.clock.now_ms()
 
         def steps() -> Steps[None]:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
-            ended = None if state == "waiting" else now
-            said = cleaned(error) if error is not None else None
-            yield Query(END, (id_, state, now + delay_ms, ended, status, said))
-            if state == "sent":
-                yield Query(DROP_ORPHAN.format(lock=self.sql.KEY_SHARE), (id_,))
-            if delay_ms:
-                yield Query(DEFER, (id_, now + delay_ms))
+            for one in sorted(ended, key=lambda one: one.id):
+                ended_ms = None if one.state == "waiting" else now
+                said = cleaned(one.error) if one.error is not None else None
+                yield Query(END, (one.id, one.state, now + one.delay_ms, ended_ms, one.status, said))
+                if one.state == "sent":
+                    yield Query(DROP_ORPHAN.format(lock=self.sql.KEY_SHARE), (one.id,))
+                if one.delay_ms:
+                    yield Query(DEFER, (one.id, now + one.delay_ms))
 
         await self._write(steps)
 
@@ -233,15 +254,18 @@ class Webhooks:
         """Send dead ones again, or one of them; how many."""
         clock = self.clock.now_ms()
 
-        def steps() -> Steps[int]:
+        def steps(number: int) -> Steps[int]:
             now = (yield Query(self.sql.NOW, (clock,)))[0][0]
-            again = yield Query(AGAIN, (org, id_, now))
-            if again:
-                told = ": ".join(filter(None, (f"{len(again)} deliveries", reason)))
+            dead = 0 if number else (yield Query(DEAD, (org, id_)))[0][0]
+            if dead:  # it is one act, however many transactions it takes
+                told = ": ".join(filter(None, (f"{dead} deliveries", reason)))
                 yield Query(self.sql.ACT_ADD, (now, by, "webhook-retry", org, id_ or "all", told))
-            return len(again)
+            return len((yield Query(AGAIN, (org, id_, now, SLICE))))
 
-        return int(await self._write(steps))
+        again = 0
+        while found := int(await self._write(partial(steps, again))):
+            again += found
+        return again
 
     async def delivery_counts(self, org: str) -> dict[str, dict[str, int]]:
         """How many deliveries of each webhook wait, were sent or are dead."""

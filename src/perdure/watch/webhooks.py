@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -25,14 +26,14 @@ from perdure.core.derived import secret_of
 from perdure.core.frozen import frozen
 from perdure.errors import PerdureError, SettingInvalid, StoreError
 from perdure.store.sql_store import SqlStore
-from perdure.store.webhooks import Delivery, Webhook
+from perdure.store.webhooks import Delivery, Ended, Webhook
 from perdure.watch.signing import HEADER, sign
 
 log = logging.getLogger("perdure.webhooks")
 POLL_S, FOLLOW_S = 1.0, 5.0
 NEGLECT_S = 60.0  # news that nobody has taken up for so long
 BATCH = 100
-AT_ONCE = 4  # per webhook
+AT_ONCE, ORG_AT_ONCE = 4, 8  # per webhook, and per organisation
 TRIES_MAX = 10
 BACKOFF = FullJitter(base_s=10.0, cap_s=3600.0)
 TOTAL_S = 15.0
@@ -67,6 +68,11 @@ class Dispatcher:
     _checked_s: float = field(default_factory=time.monotonic)
     _ending: bool = False
     _unsigned: set[str] = field(default_factory=set)  # webhooks whose key is not set here
+    _rooms: defaultdict[str, asyncio.Semaphore] = field(
+        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(ORG_AT_ONCE))
+    )  # by organisation
+    _ended: list[tuple[Ended, asyncio.Future[None]]] = field(default_factory=list)  # not noted yet
+    _noting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Take the lead when nobody has it; neither the store nor a webhook need be there."""
@@ -95,6 +101,8 @@ class Dispatcher:
             _, left = await asyncio.wait(tasks, timeout=END_S)
             for task in left:
                 task.cancel()
+        if self._noting is not None:
+            await asyncio.wait([self._noting], timeout=END_S)
 
     async def _neglected(self) -> bool:
         """Whether whoever leads stands still, frozen with the lock in hand; looked at now and then."""
@@ -141,7 +149,8 @@ class Dispatcher:
             log.exception("webhook %s could not be told", webhook.id)
 
     async def _deliver(self, webhook: Webhook, delivery: Delivery) -> None:
-        tried = await self._try(webhook, delivery)
+        async with self._rooms[webhook.org]:
+            tried = await self._try(webhook, delivery)
         state = (
             "sent" if tried.ok else "waiting" if tried.again and delivery.tries + 1 < TRIES_MAX else "dead"
         )
@@ -149,9 +158,29 @@ class Dispatcher:
         delay_ms = min(WAIT_MS_MAX, int(wait_s * 1000)) if state == "waiting" else 0
         if state == "dead":
             log.warning("delivery %s is given up: %s", delivery.id, tried.error)  # URLs may hold secrets
-        await self.store.end_delivery(
-            delivery.id, state, delay_ms=delay_ms, status=tried.status, error=tried.error
-        )
+        await self._note(Ended(delivery.id, state, delay_ms, tried.status, tried.error))
+
+    async def _note(self, ended: Ended) -> None:
+        """Write it down together with all others that end meanwhile: one transaction at a time."""
+        noted = asyncio.get_running_loop().create_future()
+        self._ended.append((ended, noted))
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.create_task(self._note_all())
+        await noted
+
+    async def _note_all(self) -> None:
+        while self._ended:
+            batch, self._ended = self._ended[:BATCH], self._ended[BATCH:]
+            try:
+                await self.store.end_deliveries([ended for ended, _ in batch])
+            except Exception as error:
+                for _, noted in batch:
+                    if not noted.done():
+                        noted.set_exception(error)
+            else:
+                for _, noted in batch:
+                    if not noted.done():
+                        noted.set_result(None)
 
     async def _try(self, webhook: Webhook, delivery: Delivery) -> Tried:
         try:
