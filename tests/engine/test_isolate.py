@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from perdure.core.outcome import describe, telling
+from perdure.engine.cell import BEHIND
 from perdure.engine.isolate import (
     CellCrashed,
     CellOverdue,
@@ -53,7 +54,14 @@ def test_large_payloads_arrive_whole() -> None:
 
 def test_what_a_cell_is_given() -> None:
     seen = json.loads(call("surroundings"))
-    assert seen == {"stdin": "/dev/null", "leader": True, "core": 0, "blas": "1", "sockets": 1}
+    assert seen == {
+        "stdin": "/dev/null",
+        "leader": True,
+        "core": 0,
+        "blas": "1",
+        "sockets": 1,
+        "behind": os.nice(0) + BEHIND,
+    }
 
 
 def test_a_cell_cannot_change_how_its_worker_writes() -> None:
@@ -229,12 +237,12 @@ def test_fork_storm_is_ended() -> None:
 
 
 def test_cpu_limit() -> None:
-    assert crash("spin", limits=Limits(cpu_s=1, wall_s=20)) == "cpu_exceeded"
+    assert crash("spin", limits=Limits(cpu_s=1, wall_s=120)) == "cpu_exceeded"
 
 
 @pytest.mark.long
 def test_cpu_limit_holds_for_who_ignores_the_signal() -> None:
-    assert crash("spin", b"deaf", Limits(cpu_s=1, wall_s=30)) == "cpu_exceeded"
+    assert crash("spin", b"deaf", Limits(cpu_s=1, wall_s=120)) == "cpu_exceeded"
 
 
 def test_file_size_limit(tmp_path: Path) -> None:

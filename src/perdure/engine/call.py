@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.engine import rooms, verdict
-from perdure.engine.cell import DOCUMENT, TEMPORARY
+from perdure.engine.cell import BEHIND, DOCUMENT, TEMPORARY
 from perdure.engine.crossing import (
     ANSWER,
     ASK,
@@ -40,7 +40,6 @@ SMALL = 16_384  # most messages
 COPIED_HERE = 1 << 20  # bytes of a file; a larger one is copied in a thread
 REST_SHARE = 4  # a cell that holds more than this part of its memory is not used again
 LONG_S = 1.0  # after which a cell stands behind others
-BEHIND = 5  # levels of niceness
 
 TOO_LARGE = (
     "the stage gave more than can leave a process of its own; save it in parts with ctx.items, spawn children, or run "

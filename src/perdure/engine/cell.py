@@ -30,6 +30,7 @@ from perdure.engine.crossing import (
     send,
 )
 
+BEHIND = 5  # levels of niceness that a cell stands behind its worker, and one that takes long behind others
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 
@@ -88,6 +89,8 @@ def settle(nursery: int) -> None:
         sys.modules[
             "numpy.random"
         ].seed()  # else every cell draws the same numbers; `random` sees to it itself
+    with suppress(OSError):
+        os.nice(BEHIND)  # a loop that serves all organisations goes before the file of one
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # when the machine runs out of memory, a cell goes before the worker
 
