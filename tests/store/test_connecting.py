@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from perdure.core.model import Job
-from perdure.store import around
+from perdure.store import around, connecting
+from perdure.store.background import in_background
 from perdure.store.base import Row
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
@@ -172,3 +177,62 @@ async def test_what_changes_while_it_is_written_is_looked_for_again(
         assert await shelf.shown() == shelf.exact()
 
     await shelves(world, test, 0)
+
+
+async def test_a_passage_that_stands_everywhere_is_connected_in_small_pieces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every chunk is near to every other one: neither memory nor a transaction grows with the number of pairs."""
+    monkeypatch.setattr(connecting, "PIECE", 5)
+    monkeypatch.setattr(around, "NEIGHBOURS", 10)
+    longest: list[int] = []
+    written: list[int] = []
+    shelf = Shelf(world, [world.store], Random(1))
+    await shelf.fill(3)
+    take, put = around.Look._take, world.store._put
+
+    def taken(look: around.Look, *given: Any) -> None:
+        take(look, *given)
+        longest.append(max(map(len, look._lists.values())))
+
+    def put_counted(org: str, document_id: str, part: around.Around, each: int) -> Any:
+        written.append(len(part.lists))
+        return put(org, document_id, part, each)
+
+    monkeypatch.setattr(around.Look, "_take", taken)
+    monkeypatch.setattr(world.store, "_put", put_counted)
+    for job in shelf.jobs:
+        await shelf.replace(job, [(1.0, 0.0)] * 20)
+        await shelf.connect(job)
+    assert max(longest) < 2 * EACH + 1
+    assert max(written) <= 5
+    rows = await world.table("connection")
+    lists = Counter((row["document_id"], row["chunk_id"]) for row in rows)
+    assert set(lists.values()) == {EACH}
+    assert len(lists) == 50  # the first document looked when there was no other, and was seen by its 10 nearest
+
+
+async def test_a_computation_in_the_background_leaves_the_loop_free() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    def compute() -> str:
+        until_s = time.thread_time() + 0.1
+        while time.thread_time() < until_s:
+            pass
+        return threading.current_thread().name
+
+    ticking = asyncio.create_task(tick())
+    began_s = time.monotonic()
+    names = await asyncio.gather(*(in_background(compute) for _ in range(3)))
+    took_s = time.monotonic() - began_s
+    ticking.cancel()
+    assert len(set(names)) == 1
+    assert "background" in names[0]
+    assert took_s >= 0.39  # three times in one thread, and a rest after the last
+    assert ticks >= 10
