@@ -70,10 +70,10 @@ class SteppedDriver(PostgresDriver):
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         if self.side is None:
             return await super().write(steps)
-        async with self._writing:
-            assert self._writer is not None
+        async with self._writer.turn:
+            assert self._writer.connection is not None
             with mapped():
-                return await self._transaction(self._writer, self.side, steps)
+                return await self._transaction(self._writer.connection, self.side, steps)
 
     async def _transaction(
         self, connection: asyncpg.Connection, side: Side, steps: Callable[[], Steps[T]], **how: Any
@@ -109,9 +109,9 @@ class SteppedDriver(PostgresDriver):
 
     async def session(self) -> int:
         """Set the writing session up; its process id."""
-        assert self._writer is not None
-        await self._writer.execute(SESSION)
-        pid: int = await self._writer.fetchval("SELECT pg_backend_pid()")
+        assert self._writer.connection is not None
+        await self._writer.connection.execute(SESSION)
+        pid: int = await self._writer.connection.fetchval("SELECT pg_backend_pid()")
         return pid
 
 

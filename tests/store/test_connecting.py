@@ -209,7 +209,9 @@ async def test_a_passage_that_stands_everywhere_is_connected_in_small_pieces(
     rows = await world.table("connection")
     lists = Counter((row["document_id"], row["chunk_id"]) for row in rows)
     assert set(lists.values()) == {EACH}
-    assert len(lists) == 50  # the first document looked when there was no other, and was seen by its 10 nearest
+    assert (
+        len(lists) == 50
+    )  # the first document looked when there was no other, and was seen by its 10 nearest
 
 
 async def test_a_computation_in_the_background_leaves_the_loop_free() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from perdure.errors import StoreUnavailable
+from perdure.store import sql_store
 from perdure.store.base import Query, Steps
 from perdure.store.indexing import SLICE
-from tests.store.making import ORG, World, dead
-from tests.store.test_chunks import indexed, vector
+from perdure.store.open import open_store
+from tests.store.making import ORG, World, dead, output, retry, save
+from tests.store.test_chunks import chunk, chunk_set, indexed, vector
 
 COUNT = 2 * SLICE + 100
 
@@ -23,6 +29,12 @@ class Recorded:
         return getattr(self._driver, name)
 
     async def write(self, steps: Callable[[], Steps[Any]]) -> Any:
+        return await self._driver.write(self._recorded(steps))
+
+    async def write_aside(self, steps: Callable[[], Steps[Any]]) -> Any:
+        return await self._driver.write_aside(self._recorded(steps))
+
+    def _recorded(self, steps: Callable[[], Steps[Any]]) -> Callable[[], Steps[Any]]:
         def recorded() -> Steps[Any]:
             running, rows = steps(), None
             try:
@@ -33,7 +45,7 @@ class Recorded:
             except StopIteration as stop:
                 return stop.value
 
-        return await self._driver.write(recorded)
+        return recorded
 
     def rows_of(self, *tables: str) -> list[int | None]:
         """How many rows each statement that writes to these tables was given; None: any number."""
@@ -65,3 +77,63 @@ async def test_a_large_document_is_saved_and_purged_in_slices(world: World) -> N
     assert sum(rows for rows in recorded.rows_of("chunk") if rows is not None) == 2 * COUNT
     assert await world.table("connection") == []
     assert [row["document_id"] for row in await world.table("chunk")] == [other.document_id]
+
+
+async def test_nobody_waits_for_the_chunks_of_a_large_document(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, driver = postgres_world, postgres_world.store.driver
+    monkeypatch.setattr(sql_store, "LARGE_CHUNKS", 3)
+    begun, go = asyncio.Event(), asyncio.Event()
+    write = driver.write_aside
+
+    async def slowly(steps: Callable[[], Steps[Any]]) -> Any:
+        begun.set()
+        await go.wait()
+        return await write(steps)
+
+    monkeypatch.setattr(driver, "write_aside", slowly)
+    large = asyncio.create_task(indexed(world, "one", "two", "three"))
+    await begun.wait()
+    small = await indexed(world, "four", "five")
+    assert [one.text for one in await world.store.chunks(ORG, small.document_id)] == ["four", "five"]
+    assert not large.done()
+    go.set()
+    job = await large
+    assert [one.text for one in await world.store.chunks(ORG, job.document_id)] == ["one", "two", "three"]
+
+    own = open_store(world.url, world.clock)  # its clients go when it is closed
+    await own.open()
+    late = chunk(job.document_id, 0, "late", vector(1))
+    await own.save(save(job, output=output(), chunks=chunk_set(*[late] * 3)))
+    clients = "SELECT id FROM worker WHERE kind = 'client'"
+    before = await world.store._rows(clients)
+    await own.close()
+    assert len(before) - len(await world.store._rows(clients)) == 1
+
+
+async def test_what_is_written_aside_is_fenced_and_resolved_as_all_else(
+    postgres_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is lost once after COMMIT, and once a later claim has the job."""
+    world, driver = postgres_world, postgres_world.store.driver
+    monkeypatch.setattr(sql_store, "LARGE_CHUNKS", 1)
+    write, lost = driver.write_aside, 0
+
+    async def losing(steps: Callable[[], Steps[Any]]) -> Any:
+        nonlocal lost
+        answer = await write(steps)
+        if not lost:
+            lost += 1
+            raise StoreUnavailable("the connection was lost")
+        return answer
+
+    monkeypatch.setattr(driver, "write_aside", losing)
+    job = await indexed(world, "one", "two")
+    assert lost == 1
+    assert len(await world.store.chunks(ORG, job.document_id)) == 2
+    await world.settle(job, retry(0))  # it is ready at once
+    await world.take()
+    late = chunk(job.document_id, 0, "late", vector(1))
+    assert not await world.store.save(save(job, output=output(), chunks=chunk_set(late)))
+    assert [one.text for one in await world.store.chunks(ORG, job.document_id)] == ["one", "two"]

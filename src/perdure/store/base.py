@@ -87,6 +87,9 @@ class Driver(Protocol):
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         """Run the steps in one write transaction; StoreBusy / StoreUnavailable / DataRefused, or after COMMIT T."""
 
+    async def write_aside(self, steps: Callable[[], Steps[T]]) -> T:
+        """The same beside other writes of this process, where the database can: for what takes seconds."""
+
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         """Run reading steps on their own connection."""
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
 from perdure.errors import (
@@ -66,12 +66,31 @@ def subject(op: Operation) -> str | None:
     return op.document_id if isinstance(op, Cancel | Requeue | Raise) else None
 
 
+class Writes(Protocol):
+    """A driver, as far as a flusher needs it."""
+
+    @property
+    def dialect(self) -> Any: ...
+    async def write(self, steps: Callable[[], Steps[T]]) -> T: ...
+
+
+class Aside:
+    """For a second flusher: its transactions take seconds, and others are written meanwhile."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.dialect = driver.dialect
+
+    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self._driver.write_aside(steps)
+
+
 class Flusher:
     """Owns the writing connection; `submit` returns after COMMIT."""
 
     def __init__(
         self,
-        driver: Driver,
+        driver: Writes,
         register: Callable[[], Any],
         now_ms: Callable[[], int | None],
         patience_s: float = 60.0,

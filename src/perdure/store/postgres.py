@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import asyncpg
@@ -51,6 +52,14 @@ OLDEST_WRITER = (
 )
 
 
+@dataclass(slots=True)
+class Writing:
+    """A connection that writes, one transaction at a time: the flusher and the operators' verbs share one."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: asyncpg.Connection | None = None
+
+
 class PostgresDriver:
     """The database at `url`."""
 
@@ -61,28 +70,27 @@ class PostgresDriver:
         self._ended_s = 0.0
         self._interrupted_s = -math.inf  # when the connection that holds locks had to be made again
         self.dialect = PostgresDialect()
-        self._writer: asyncpg.Connection | None = None
+        self._writer, self._aside = Writing(), Writing()
         self._pool: asyncpg.Pool | None = None
         self._direct: asyncpg.Connection | None = None
-        self._writing = asyncio.Lock()  # the flusher and the operators' verbs share one connection
         self._directing = asyncio.Lock()
         self._scope = 0  # the schema's number, once a direct connection is open
         self._held: set[tuple[str, int]] = set()
         self._heard: list[Callable[[], None]] = []
 
     async def open(self) -> None:
-        self._writer = await self._sessions.writer()
+        self._writer.connection = await self._sessions.writer()
         self._pool = await self._sessions.pool()
 
     async def close(self) -> None:
-        for connection in (self._writer, self._direct):
+        for connection in (self._writer.connection, self._aside.connection, self._direct):
             if connection is not None:
                 with suppress(Exception):
                     await connection.close(timeout=2)
         if self._pool is not None:
             with suppress(Exception):
                 await asyncio.wait_for(self._pool.close(), 2)
-        self._writer = self._direct = self._pool = None
+        self._writer.connection = self._aside.connection = self._direct = self._pool = None
         self._held.clear()
 
     def _check_open(self) -> asyncpg.Pool:
@@ -93,18 +101,24 @@ class PostgresDriver:
     # --- transactions ----------------------------------------------------------------------------
 
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
-        async with self._writing:
+        return await self._write(self._writer, steps)
+
+    async def write_aside(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self._write(self._aside, steps)
+
+    async def _write(self, writing: Writing, steps: Callable[[], Steps[T]]) -> T:
+        async with writing.turn:
             self._check_open()
-            if self._writer is None or self._writer.is_closed():
-                self._writer = await self._sessions.writer()
-            connection = self._writer
+            if writing.connection is None or writing.connection.is_closed():
+                writing.connection = await self._sessions.writer()
+            connection = writing.connection
             try:
                 with mapped(), watched(connection) as heard:
                     async with self._sessions.transaction(connection, WRITER_LOCAL):
                         return await drive(connection, steps(), heard, large=allow)
             except StoreUnavailable:
                 # whatever its state, the next try starts on a connection that is certainly ours
-                self._writer = None
+                writing.connection = None
                 connection.terminate()
                 raise
 

@@ -23,7 +23,7 @@ from perdure.store.base import BREAKER, DataRefused, Driver, Query, Row, Steps
 from perdure.store.counting import Counting, counted, folded
 from perdure.store.dead import DeadLetters
 from perdure.store.feed import Feed
-from perdure.store.flusher import RETRY_S, Flusher
+from perdure.store.flusher import RETRY_S, Aside, Flusher, Writes
 from perdure.store.identity import Identities
 from perdure.store.inspecting import Inspecting
 from perdure.store.keys import Keys
@@ -60,6 +60,7 @@ from perdure.store.webhooks import Webhooks
 
 T = TypeVar("T")
 WAKE_S = 0.005
+LARGE_CHUNKS = 500  # of a save, from which on nobody else waits until they are written
 
 
 class SqlStore(
@@ -88,14 +89,31 @@ class SqlStore(
         self.clock: Clock = clock or SystemClock()
         self.sql = driver.dialect
         self.events = Events()  # of whoever wants to know what only the store sees
-        self.flusher = Flusher(
-            driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
+        self.flusher = self._new_flusher(driver)
+        self._aside: Flusher | None = (
+            None  # for saves of large documents, where the database writes two at a time
         )
         self.created = False  # whether opening it made its tables
         self._registered: dict[int, tuple[str, str]] = {}
         self._waking: asyncio.TimerHandle | None = None
         self._woken_s = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _new_flusher(self, driver: Writes) -> Flusher:
+        return Flusher(
+            driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
+        )
+
+    def _flusher_for(self, save: Save | None) -> Flusher:
+        """Who writes it: nobody else waits for the chunks of a large document."""
+        chunks = 0 if save is None or save.chunks is None else len(save.chunks.chunks)
+        if chunks < LARGE_CHUNKS or self.dialect_name != "postgres":
+            return self.flusher
+        if self._aside is None:
+            self._aside = self._new_flusher(Aside(self.driver))
+            self._aside.knows, self._aside.large_bytes = self.flusher.knows, self.flusher.large_bytes
+            self._aside.start()
+        return self._aside
 
     @property
     def only_looks(self) -> bool:
@@ -123,16 +141,21 @@ class SqlStore(
 
     async def close(self) -> None:
         await self.close_vectors()
-        await self.flusher.close()
+        aside, self._aside = self._aside, None
+        for flusher in filter(None, (aside, self.flusher)):
+            await flusher.close()
         if self._waking is not None:  # what was just added must not wait for the next poll
             self._waking.cancel()
             self._wake()
         for task in list(self._tasks):
             await asyncio.gather(task, return_exceptions=True)
-        client, self.flusher.client = self.flusher.client, 0
+        clients = [
+            flusher.client for flusher in (aside, self.flusher) if flusher is not None and flusher.client
+        ]
+        self.flusher.client = 0
         try:
-            if client:
-                with suppress(SchemaNewer):  # those who may still write forget the row after a day
+            with suppress(SchemaNewer):  # those who may still write forget the rows after a day
+                for client in clients:
                     await self.retire(client)
         finally:
             await self.driver.close()
@@ -218,7 +241,8 @@ class SqlStore(
     @property
     def lost(self) -> StoreError | None:
         """Why this process writes nothing more: a file was deleted under it, or a newer release migrated the store."""
-        return self.driver.lost or self.flusher.lost
+        aside = self._aside.lost if self._aside is not None else None
+        return self.driver.lost or self.flusher.lost or aside
 
     async def peers(self) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await self._rows(self.sql.PEERS)]
@@ -250,13 +274,13 @@ class SqlStore(
         return found
 
     async def save(self, save: Save) -> bool:
-        kept = bool(await self.flusher.submit(save))
+        kept = bool(await self._flusher_for(save).submit(save))
         if save.documents or save.jobs:
             self.wake_soon()
         return kept
 
     async def settle(self, settle: Settle) -> bool:
-        return bool(await self.flusher.submit(settle))
+        return bool(await self._flusher_for(settle.save).submit(settle))
 
     async def beat(self, beat: Beat) -> set[tuple[int, int]]:
         name, queues = self._registered.get(beat.worker, ("", ""))

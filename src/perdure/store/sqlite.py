@@ -144,6 +144,9 @@ class SqliteDriver:
 
         return await self._in(self._writer, run)
 
+    async def write_aside(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self.write(steps)  # one at a time, whoever writes
+
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         def run() -> T:
             with mapped():
