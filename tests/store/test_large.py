@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import StoreUnavailable
-from perdure.store import sql_store
+from perdure.store import indexing
 from perdure.store.base import Query, Steps
 from perdure.store.indexing import SLICE
 from perdure.store.open import open_store
@@ -83,7 +83,7 @@ async def test_nobody_waits_for_the_chunks_of_a_large_document(
     postgres_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, driver = postgres_world, postgres_world.store.driver
-    monkeypatch.setattr(sql_store, "LARGE_CHUNKS", 3)
+    monkeypatch.setattr(indexing, "LARGE_CHUNKS", 3)
     begun, go = asyncio.Event(), asyncio.Event()
     write = driver.write_aside
 
@@ -117,7 +117,7 @@ async def test_what_is_written_aside_is_fenced_and_resolved_as_all_else(
 ) -> None:
     """Its answer is lost once after COMMIT, and once a later claim has the job."""
     world, driver = postgres_world, postgres_world.store.driver
-    monkeypatch.setattr(sql_store, "LARGE_CHUNKS", 1)
+    monkeypatch.setattr(indexing, "LARGE_CHUNKS", 1)
     write, lost = driver.write_aside, 0
 
     async def losing(steps: Callable[[], Steps[Any]]) -> Any:

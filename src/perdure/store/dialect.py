@@ -782,6 +782,8 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CALL_ADD: str
     CALLS_FORGET: str
     CHUNK_ADD: str
+    CHUNK_ADD_STAGED: str | None = None  # where words are indexed before the chunks are added (`staging`)
+    STAGED_DROP: str | None = None  # what was indexed so and is not needed any more
     CHUNK_DROP: str
     CHUNKS_GO: str  # whether chunks may be deleted in this transaction: "1" or ""
     INDEXED_SET: str

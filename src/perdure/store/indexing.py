@@ -19,6 +19,8 @@ from perdure.store.operations import ChunkSet, Save
 
 #: Rows of one statement: a server ends those that take too long.
 SLICE = 500
+#: Chunks of a save, from which on others do not wait until they are written.
+LARGE_CHUNKS = 500
 
 
 def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[int]:
@@ -58,7 +60,11 @@ def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[i
         yield from expected(sql)
         yield from sliced(sql.CHUNK_DROP, gone)
         yield from expected(sql, over=True)
-    yield from sliced(sql.CHUNK_ADD, list(chunks.values()))
+    if len(new.chunks) < LARGE_CHUNKS or sql.CHUNK_ADD_STAGED is None or sql.STAGED_DROP is None:
+        yield from sliced(sql.CHUNK_ADD, list(chunks.values()))
+    else:
+        yield from sliced(sql.CHUNK_ADD_STAGED, list(chunks.values()))
+        yield Query(sql.STAGED_DROP, which)
     return len(gone)
 
 

@@ -16,7 +16,7 @@ from perdure.core.clock import Clock, SystemClock
 from perdure.core.events import Events
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, SchemaNewer, StoreBusy, StoreError, StoreUnavailable, Unstorable
-from perdure.store import entering, exchange, holding, migrate, rows
+from perdure.store import entering, exchange, holding, indexing, migrate, rows, staging
 from perdure.store.archive import Archive
 from perdure.store.auditing import Auditing
 from perdure.store.base import BREAKER, DataRefused, Driver, Query, Row, Steps
@@ -60,7 +60,6 @@ from perdure.store.webhooks import Webhooks
 
 T = TypeVar("T")
 WAKE_S = 0.005
-LARGE_CHUNKS = 500  # of a save, from which on nobody else waits until they are written
 
 
 class SqlStore(
@@ -104,10 +103,13 @@ class SqlStore(
             driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
         )
 
-    def _flusher_for(self, save: Save | None) -> Flusher:
-        """Who writes it: nobody else waits for the chunks of a large document."""
+    async def _flusher_for(self, save: Save | None) -> Flusher:
+        """Who writes it, so that nobody else waits for the chunks of a large document."""
         chunks = 0 if save is None or save.chunks is None else len(save.chunks.chunks)
-        if chunks < LARGE_CHUNKS or self.dialect_name != "postgres":
+        if save is None or chunks < indexing.LARGE_CHUNKS:
+            return self.flusher
+        if self.sql.CHUNK_ADD_STAGED is not None:
+            await staging.stage(self, save)
             return self.flusher
         if self._aside is None:
             self._aside = self._new_flusher(Aside(self.driver))
@@ -274,13 +276,13 @@ class SqlStore(
         return found
 
     async def save(self, save: Save) -> bool:
-        kept = bool(await self._flusher_for(save).submit(save))
+        kept = bool(await (await self._flusher_for(save)).submit(save))
         if save.documents or save.jobs:
             self.wake_soon()
         return kept
 
     async def settle(self, settle: Settle) -> bool:
-        return bool(await self._flusher_for(settle.save).submit(settle))
+        return bool(await (await self._flusher_for(settle.save)).submit(settle))
 
     async def beat(self, beat: Beat) -> set[tuple[int, int]]:
         name, queues = self._registered.get(beat.worker, ("", ""))

@@ -209,6 +209,13 @@ class SqliteDialect(Dialect):
     PARK = "UPDATE job SET state = 'parked' WHERE org = $1 AND id = $2"
 
     CHUNK_ADD = _insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    #: Under the number that its words have in the index; a new one if they are not there as they are now.
+    CHUNK_ADD_STAGED = CHUNK_ADD.replace("INSERT INTO chunk (", "INSERT INTO chunk (num, ").replace(
+        "VALUES (",
+        "VALUES ((SELECT num FROM chunk_staged s WHERE s.org = $1 AND s.document_id = $2 AND s.id = $3 "
+        f"AND s.scope = ${[*NEW_CHUNK].index('scope') + 1} AND s.words = ${[*NEW_CHUNK].index('words') + 1}), ",
+    )
+    STAGED_DROP = "DELETE FROM chunk_staged WHERE org = $1 AND document_id = $2"
     #: One writes at a time, so one row is enough.
     CHUNKS_GO = (
         "INSERT INTO tally (name, value) VALUES ('chunks_go', $1 <> '') "
@@ -235,11 +242,14 @@ class SqliteDialect(Dialect):
         "SELECT document_id, num, vector FROM chunk WHERE org = $1 AND model = $2 AND octet_length(vector) = $3 "
         "AND document_id = $4"
     )
+    _SEARCHABLE = "NOT EXISTS (SELECT 1 FROM chunk_staged s WHERE s.num = chunk_text.rowid)"
     CHUNK_FOUND = (
         "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
-        "WHERE chunk_text MATCH $3 LIMIT $1) ORDER BY score, num LIMIT $2"
+        f"WHERE chunk_text MATCH $3 AND {_SEARCHABLE} LIMIT $1) ORDER BY score, num LIMIT $2"
     )
-    CHUNK_COUNT = "SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 LIMIT $1)"
+    CHUNK_COUNT = (
+        f"SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 AND {_SEARCHABLE} LIMIT $1)"
+    )
     CHUNK_WORDS = (
         "SELECT words FROM chunk WHERE org = $1 AND document_id = $2 AND position % $3 = 0 LIMIT 1000"
     )

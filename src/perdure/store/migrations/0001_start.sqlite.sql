@@ -361,7 +361,30 @@ CREATE TABLE chunk (
   CHECK ((model IS NULL) = (vector IS NULL))
 );
 CREATE VIRTUAL TABLE chunk_text USING fts5(scope, found, content='chunk', content_rowid='num', tokenize='ascii');
-CREATE TRIGGER chunk_added AFTER INSERT ON chunk BEGIN
+-- Chunks of large documents whose words are in the index already, under the number that they will have (`staging.py`).
+CREATE TABLE chunk_staged (
+  num         integer PRIMARY KEY,
+  org         text NOT NULL,
+  document_id text NOT NULL,
+  id          text NOT NULL,
+  staged_ms   integer NOT NULL,
+  scope       text NOT NULL,
+  words       text NOT NULL,
+  found       text GENERATED ALWAYS AS (
+    substr(scope, 1, 25) || replace(words, ' ', ' ' || substr(scope, 1, 25))
+  ) VIRTUAL,
+  UNIQUE (org, document_id, id)
+);
+CREATE INDEX chunk_staged_ms ON chunk_staged (staged_ms);
+CREATE TRIGGER chunk_staged_added AFTER INSERT ON chunk_staged BEGIN
+  INSERT INTO chunk_text (rowid, scope, found) VALUES (new.num, new.scope, new.found);
+END;
+CREATE TRIGGER chunk_staged_dropped AFTER DELETE ON chunk_staged
+WHEN NOT EXISTS (SELECT 1 FROM chunk WHERE num = old.num) BEGIN
+  INSERT INTO chunk_text (chunk_text, rowid, scope, found) VALUES ('delete', old.num, old.scope, old.found);
+END;
+CREATE TRIGGER chunk_added AFTER INSERT ON chunk
+WHEN NOT EXISTS (SELECT 1 FROM chunk_staged WHERE num = new.num) BEGIN
   INSERT INTO chunk_text (rowid, scope, found) VALUES (new.num, new.scope, new.found);
 END;
 CREATE TRIGGER chunk_dropped AFTER DELETE ON chunk BEGIN
