@@ -36,6 +36,7 @@ class DocxReader:
     """Sections from 1, cut at the main headings."""
 
     piecemeal = False
+    markdown = True
 
     def __init__(self, path: Path) -> None:
         archive = Archive(path)

@@ -55,6 +55,7 @@ class MailReader:
     """One section."""
 
     piecemeal = False
+    markdown = True
     parts = range(1, 2)
     language = ""
 

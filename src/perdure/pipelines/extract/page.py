@@ -30,6 +30,7 @@ class PageReader:
     """Sections from 1, cut at the main headings."""
 
     piecemeal = False
+    markdown = True
 
     def __init__(self, path: Path, declared: str = "") -> None:
         if path.stat().st_size > caps.MARKUP_BYTES_MAX:

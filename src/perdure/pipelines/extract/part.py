@@ -78,6 +78,7 @@ class Reader(Protocol):
 
     title: str
     language: str  # as the document declares it, "" if it does not
+    markdown: bool  # its text is Markdown; else the text is as it came
     piecemeal: bool  # a part is read when it is asked for; else all were when the document was opened
 
     @property

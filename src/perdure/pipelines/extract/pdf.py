@@ -47,6 +47,7 @@ class PdfReader:
     lines they name as headings."""
 
     piecemeal = True
+    markdown = True
 
     def __init__(self, path: Path, ocr_language: str = "eng", *, portfolio: bool = True) -> None:
         self._ocr_language = ocr_language  # "": pictures are left alone
