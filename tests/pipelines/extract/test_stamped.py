@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pikepdf
 import pytest
-from PIL import Image
 from pikepdf import Array, Dictionary, Name
+from PIL import Image
 
 from perdure.pipelines.document import documents
 from perdure.pipelines.extract import Part, extract, summarise
