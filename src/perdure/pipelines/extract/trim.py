@@ -12,7 +12,7 @@ from perdure.core.frozen import frozen
 from perdure.pipelines.extract.part import count_words
 
 _WORD = re.compile(r"[^\W_]+")
-_LINK = re.compile(r"\[([^\[\]]{0,500})\]\([^()\s]{0,2000}\)|<https?://[^\s>]{1,2000}>")
+_LINK = re.compile(r"\[([^\[\]]{0,500}+)\]\([^()\s]{0,2000}+\)|<https?://[^\s<>]{1,2000}+>")
 _FENCE = re.compile(r"^\s{0,12}(```|~~~~)")
 _SHINGLE = 3
 _KNOWN_SHARE = 0.5
