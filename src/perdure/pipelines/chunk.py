@@ -202,7 +202,7 @@ def _beginning(text: str, start: int, end: int) -> str:
 def _kind(line: str, before: str, fence: str, plain: bool) -> str:
     """The kind of block that the line belongs to; "" for a blank line."""
     bare = line.strip()
-    if line.startswith("<!-- ") and _SIGN.fullmatch(line.rstrip("\n")):
+    if bare.startswith("<!-- ") and _SIGN.fullmatch(bare):
         return _PART
     if fence or (not plain and _FENCE.match(line)):
         return _CODE
