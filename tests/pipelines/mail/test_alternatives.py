@@ -6,6 +6,7 @@ import pytest
 
 from perdure.errors import Permanent
 from perdure.pipelines.extract import extract, mail, summarise
+from perdure.pipelines.extract.markup import parse_html
 from perdure.pipelines.mail.message import decode
 
 HEAD = b"From: a@x.example\nSubject: s\nMIME-Version: 1.0\n"
@@ -62,7 +63,7 @@ def deep(leaf: str, depth: int) -> bytes:
 
 def test_nested_alternatives_parse_a_page_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    parse = mail.parse_html
+    parse = parse_html
 
     def counted(page: str) -> object:
         calls.append(page)
