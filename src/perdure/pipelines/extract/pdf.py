@@ -30,7 +30,7 @@ _FORMS = {1, 2, 3}  # FORMTYPE_ACRO_FORM, and XFA, whose fields are there as an 
 _XFA_ALONE = 2  # FORMTYPE_XFA_FULL: its page says no more than that another viewer is needed
 _TITLE_CHARS_MAX = 200
 _BOOKMARKS_MAX = 20_000
-_IN_VAIN_MAX = 20  # pages with a few words whose pictures say nothing: then those are illustrations
+_WORDLESS_MAX = 20  # pages with a few words whose pictures say nothing: then those are illustrations
 _NUMBERING = re.compile(
     r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+(?:\.\d+)*\.?)?\s+)?", re.I
 )
@@ -66,7 +66,7 @@ class PdfReader:
             raise Permanent("document_empty", "this PDF has no pages")
         self._pages = count
         self.language = ""
-        self._in_vain = 0
+        self._wordless = 0
         form = self._pdf.get_formtype()
         self._is_form = form in _FORMS
         if self._is_form:
@@ -86,7 +86,7 @@ class PdfReader:
             text = first or self._text(page, key)
             if not text.strip():
                 return self._read_picture(key, page)
-            if self._in_vain < _IN_VAIN_MAX and is_picture_with_few_words(page, text):
+            if self._wordless < _WORDLESS_MAX and is_picture_with_few_words(page, text):
                 return self._read_around(key, page, text)
             return self._part(key, text)
 
@@ -157,7 +157,7 @@ class PdfReader:
         if read is None:
             return replace(self._part(key, text), scanned=True)
         whole = fuller(text, clean(read))
-        self._in_vain += whole == text
+        self._wordless += whole == text
         return self._part(key, whole)
 
 
