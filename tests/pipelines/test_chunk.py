@@ -6,12 +6,19 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
+from types import FrameType
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.pipelines.chunk import CHARS_MAX, chunks
+from perdure.pipelines.document import documents
+from perdure.testing import drain, trial
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 BOOK = "\n\n".join(
     f"# Chapter {n}\n\n" + f"Überall, sentence {n} of naïve café prose about 東京. " * 40 for n in range(12)
@@ -152,3 +159,81 @@ def test_numbers_of_a_list_are_kept() -> None:
     found = _texts(items)
 
     assert [int(line.split(".")[0]) for text in found for line in text.split("\n")] == list(range(1, 40))
+
+
+def test_a_line_behind_a_long_indent_is_kept() -> None:
+    assert "zebra here" in " ".join(_texts("first\n" + " " * CHARS_MAX + "zebra here\nlast"))
+
+
+def test_no_chunk_is_longer_than_the_most_it_may_have() -> None:
+    for blanks in (599, 1_199, 1_200, 1_201, 2_500, 5_000):
+        for begin in ("a", "", "x\n", "- a", "# a\n\nb"):
+            text = begin + " " * blanks + "word " * 2_000
+            assert sum(chunk.split().count("word") for chunk in _texts(text)) >= 1_999
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "# ", "- ", "| ", "```\n", "\n", "<!-- page=3 -->", "word. ", "x" * 1_300]),
+            st.sampled_from([0, 1, 4, 599, 1_199, 1_201, 3_000]),
+            st.sampled_from([" ", "\n", "\t", "word "]),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_every_word_stands_in_a_chunk(pieces: list[tuple[str, int, str]], plain: bool) -> None:
+    text = "".join(f"{sign}w{number}{blank * count}" for number, (sign, count, blank) in enumerate(pieces))
+    found = chunks(text, "d", "h", plain=plain)
+    assert all(text[c.start : c.end] == c.text for c in found)
+    assert max((len(c.text) for c in found), default=0) <= CHARS_MAX
+    assert "".join("".join(c.text for c in found).split()) == "".join(text.split())
+
+
+def test_many_headings_are_not_looked_at_again_for_each_line() -> None:
+    steps, headings = 0, 2_000
+
+    def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        nonlocal steps
+        steps += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        chunks("# a\n" * headings, "d", "h")
+    finally:
+        sys.settrace(before)
+    assert 0 < steps < 150 * headings  # about 50; 600 where each looks at all headings that are held
+
+
+CONFIGURATION = """\
+# The port of the server
+port = 80
+
+Title
+~~~~~
+
+# The host
+host = "example.org"
+"""
+
+
+def test_a_plain_text_has_neither_headings_nor_fences() -> None:
+    (chunk,) = chunks(CONFIGURATION, "d", "h", plain=True)
+    assert (chunk.text, chunk.heading) == (CONFIGURATION.strip(), "")
+    (marked,) = chunks(CONFIGURATION, "d", "h")
+    assert marked.heading == "The port of the server"
+
+
+def test_files_that_are_not_markdown_are_cut_as_plain_text() -> None:
+    with trial(documents) as app:
+        text = f"first = 1\n\n{CONFIGURATION}"
+        plain, marked = (
+            app.add(data=f"{text}{name}".encode(), name=name, pipeline=documents)
+            for name in ("a.conf", "a.md")
+        )
+        drain(app)
+        assert [c.heading for c in app.chunks(plain.id)] == ["first = 1"]  # its title
+        assert "The port" in app.chunks(marked.id)[-1].heading

@@ -20,7 +20,7 @@ CHARS_MAX = 1_200
 #: A section that begins after this many characters begins a chunk.
 CHARS_ENOUGH = 500
 #: The version of how this cuts; a stage that uses it takes it into its own.
-VERSION = 4
+VERSION = 5
 HEADING_CHARS_MAX = 300
 
 _SIGN = re.compile(ANCHOR)
@@ -45,19 +45,26 @@ class Block:
 
 
 def chunks(
-    text_markdown: str, document_id: str, content_hash: str, parts: Sequence[PartStart] = (), title: str = ""
+    text_markdown: str,
+    document_id: str,
+    content_hash: str,
+    parts: Sequence[PartStart] = (),
+    title: str = "",
+    *,
+    plain: bool = False,
 ) -> list[Chunk]:
     """The chunks of the text, in order, each with its place in it and the part it begins in.
 
     Their ids follow from document, content, position and text: the same input gives the same ids everywhere. The
-    `title` of the document stands above its headings.
+    `title` of the document stands above its headings. A `plain` text is not Markdown: its lines that begin with `#` or
+    `~~~` are neither headings nor fences.
     """
     ordered = sorted(parts, key=lambda part: part[0])
     starts = [start for start, _, _ in ordered]
     found: list[Chunk] = []
     named = " ".join(title.split())[:HEADING_CHARS_MAX]
     outline: dict[int, str] = {}
-    for above, blocks in _packed(text_markdown):
+    for above, blocks in _packed(text_markdown, plain):
         start, end = blocks[0].start, blocks[-1].end
         text = text_markdown[start:end]
         leading = takewhile(lambda block: block.kind == _TITLE, blocks)
@@ -83,30 +90,33 @@ def _enter(outline: dict[int, str], block: Block, text: str) -> None:
     outline[block.level] = title
 
 
-def _packed(text: str) -> Iterator[tuple[list[Block], list[Block]]]:
+def _packed(text: str, plain: bool) -> Iterator[tuple[list[Block], list[Block]]]:
     """Headings at the end of the part before, and the blocks of a chunk: a full one, with no heading at its end unless
     nothing follows."""
     above: list[Block] = []
     held: list[Block] = []
-    for block in _fitting(text):
-        if held and (block.kind == _PART or _is_full(held, block)):
-            full, held = _without_headings(held)
-            if full:
-                yield above, full
-                above = []
+    body = 0  # of those held up to the last that is not a heading; headings after it begin the next chunk
+    for block in _fitting(text, plain):
+        if body and (block.kind == _PART or _is_full(held, block)):
+            yield above, held[:body]
+            above, held, body = [], held[body:], 0
         if block.kind == _PART:
-            above, held = [*above, *held], []
+            above += held
+            held = []
             continue
         if held and block.end - held[0].start > CHARS_MAX:
-            room = CHARS_MAX - (block.start - held[0].start)
-            if room > CHARS_MAX // 4 and block.kind != _TITLE:
-                first, *held_next = _cut(text, block, room)
-                yield above, [*held, first]
-                above, held = [], held_next
+            begin, room = held[0].start, CHARS_MAX - (block.start - held[0].start)
+            pieces = _cut(text, block, room) if room > CHARS_MAX // 4 and block.kind != _TITLE else [block]
+            if pieces[0].end - begin <= CHARS_MAX:
+                yield above, [*held, pieces[0]]
+                above, held = [], pieces[1:]
+                body = len(held)
                 continue
             yield above, held  # headings as long as a chunk
             above, held = [], []
         held.append(block)
+        if block.kind != _TITLE:
+            body = len(held)
     if held or above:
         yield (above, held) if held else ([], above)
 
@@ -116,21 +126,16 @@ def _is_full(held: list[Block], block: Block) -> bool:
     return block.end - held[0].start > most
 
 
-def _without_headings(held: list[Block]) -> tuple[list[Block], list[Block]]:
-    """Those that end a chunk, and the headings at their end, which begin the next one."""
-    count = len(held)
-    while count and held[count - 1].kind == _TITLE:
-        count -= 1
-    return held[:count], held[count:]
-
-
-def _fitting(text: str) -> Iterator[Block]:
+def _fitting(text: str, plain: bool) -> Iterator[Block]:
     """The blocks of the text, those that are larger than a chunk in pieces."""
-    for block in _blocks(text):
+    for block in _blocks(text, plain):
         left = [block]
         while left:
             first, *left = _cut(text, left[0], CHARS_MAX)
-            yield first
+            if first.end - first.start > CHARS_MAX:
+                left = [first]  # what stood before it was blank
+            else:
+                yield first
 
 
 def _cut(text: str, block: Block, room: int) -> list[Block]:
@@ -147,22 +152,24 @@ def _cut(text: str, block: Block, room: int) -> list[Block]:
 
 
 def _trimmed(text: str, kind: str, start: int, end: int) -> Iterator[Block]:
-    """What stands between these places without the space around it; the indent of its first line stays."""
+    """What stands between these places without the space around it; the indent of its first line stays if all of that
+    line is there."""
     while end > start and text[end - 1].isspace():
         end -= 1
     begin = start
     while begin < end and text[begin].isspace():
         begin += 1
     if begin < end:
-        yield Block(kind, max(start, text.rfind("\n", start, begin) + 1), end)
+        line = text.rfind("\n", max(0, start - 1), begin) + 1
+        yield Block(kind, line if line or start == 0 else begin, end)
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def _blocks(text: str, plain: bool) -> Iterator[Block]:
     """Paragraphs, lists, tables, fences and headings, and the signs of parts."""
     begin, kind, fence = 0, "", ""
     for start, end in _lines(text):
-        line = text[start : min(end, start + CHARS_MAX)]
-        told = _kind(line, kind, fence)
+        line = _beginning(text, start, end)
+        told = _kind(line, kind, fence, plain)
         if fence and told == _CODE:
             closing = _FENCE.match(line)
             if closing and closing[1].startswith(fence) and not line[closing.end() :].strip():
@@ -184,16 +191,24 @@ def _blocks(text: str) -> Iterator[Block]:
         yield from _trimmed(text, kind, begin, len(text))
 
 
-def _kind(line: str, before: str, fence: str) -> str:
+def _beginning(text: str, start: int, end: int) -> str:
+    """The line as far as it tells its kind; a longer indent than a chunk tells nothing."""
+    line = text[start : min(end, start + CHARS_MAX)]
+    if end - start <= CHARS_MAX or not line.isspace():
+        return line
+    return " " * 4 + text[start:end].lstrip()[:CHARS_MAX]
+
+
+def _kind(line: str, before: str, fence: str, plain: bool) -> str:
     """The kind of block that the line belongs to; "" for a blank line."""
     bare = line.strip()
     if bare.startswith("<!-- ") and _SIGN.fullmatch(bare):
         return _PART
-    if fence or _FENCE.match(line):
+    if fence or (not plain and _FENCE.match(line)):
         return _CODE
     if not bare:
         return ""
-    if line.startswith("#") and _HEADING.match(line):
+    if not plain and line.startswith("#") and _HEADING.match(line):
         return _TITLE
     if bare.startswith("|"):
         return _TABLE

@@ -67,11 +67,12 @@ class Source:
 @frozen
 class Extracted:
     """A whole document as Markdown with anchors, and what is known of it; nothing where `route` names the pipeline that
-    does the work."""
+    does the work. `plain`: the text is not Markdown."""
 
     markdown: str
     summary: Summary
     route: str | None = None
+    plain: bool = False
 
 
 def host_of(doc: Document) -> str | None:
@@ -166,7 +167,7 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Result[Extracted]:
             parts = [reader.read(key) for key in reader.parts]
         summary = summarise(parts, reader.title, reader.language)
         partial = f"{PARTIAL}: {summary.partial}" if summary.partial else ""
-        return Result(Extracted(join(parts), summary), degraded=partial)
+        return Result(Extracted(join(parts), summary, plain=not reader.markdown), degraded=partial)
 
 
 def _with_pictures(parts: list[Part], reader: Reader, ctx: Context) -> list[Part]:
@@ -201,7 +202,8 @@ def chunk(doc: Document, extract: Extracted, gathered: Gathered) -> Result[list[
         return Result([]) if extract.route == IMAGE else Result([], chunks=[])
     content_hash = hashlib.sha256(extract.markdown.encode()).hexdigest()
     parts = [(start, anchor, _page(anchor)) for start, anchor in anchors(extract.markdown)]
-    return Result(cutting.chunks(extract.markdown, doc.id, content_hash, parts, extract.summary.title))
+    title, plain = extract.summary.title, extract.plain
+    return Result(cutting.chunks(extract.markdown, doc.id, content_hash, parts, title, plain=plain))
 
 
 def _page(anchor: str) -> int | None:

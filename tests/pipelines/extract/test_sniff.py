@@ -60,6 +60,8 @@ OFFICE = [("[Content_Types].xml", b"<Types/>"), ("docProps/app.xml", b"x" * 100_
         (b"\x7fELF\x02\x01\x01", "a.txt", "text/plain", "application/x-elf"),
         (bytes(range(256)), "a.txt", "text/plain", "application/octet-stream"),
         (b"\x00\x00\x00\x1cftypheic\x00\x00\x00\x00", "", "", "image/heic"),
+        (b"II+\x00\x08\x00\x00\x00" + bytes(8), "a.tif", "", "image/tiff"),
+        (b"MM\x00+\x00\x08\x00\x00" + bytes(8), "a.tif", "", "image/tiff"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a.doc", "", "application/x-ole-storage"),
         (b"", "a.pdf", "application/pdf", "text/plain"),
     ],

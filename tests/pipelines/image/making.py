@@ -27,6 +27,7 @@ STORED: dict[str, tuple[str, dict[str, Any]]] = {
     "heif": ("HEIF", {}),
     "tiff": ("TIFF", {}),
     "lzw": ("TIFF", {"compression": "tiff_lzw"}),
+    "bigtiff": ("TIFF", {"big_tiff": True}),
     "bmp": ("BMP", {}),
     "jp2": ("JPEG2000", {}),
     "ppm": ("PPM", {}),

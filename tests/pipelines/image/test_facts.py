@@ -35,7 +35,7 @@ KINDS = {
     "gif": ("image/gif", "GIF"), "webp": ("image/webp", "WEBP"), "lossless": ("image/webp", "WEBP"),
     "avif": ("image/avif", "AVIF"), "heif": ("image/heic", "HEIF"), "tiff": ("image/tiff", "TIFF"),
     "lzw": ("image/tiff", "TIFF"), "bmp": ("image/bmp", "BMP"), "jp2": ("image/jp2", "JPEG2000"),
-    "ppm": ("image/x-portable-anymap", "PPM"),
+    "ppm": ("image/x-portable-anymap", "PPM"), "bigtiff": ("image/tiff", "TIFF"),
 }  # fmt: skip
 
 

@@ -43,6 +43,9 @@ _LARGE_MAX = 8  # each is counted and looked into; without an end a page of nest
 _NAMES_CHARS_MAX = 1_000
 
 
+Titles = dict["Element", frozenset[str]]
+
+
 @frozen
 class Around:
     """What may surround the text of a page, and the parts of it that plainly say so."""
@@ -63,6 +66,7 @@ def look_around(root: Element, words: int) -> Around:
     count = large = inside = 0
     parts: list[Element] = []
     comments: list[Element] = []
+    titles = _first_titles(root)
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, node in walk:
         if event == "end":
@@ -71,15 +75,15 @@ def look_around(root: Element, words: int) -> Around:
         inside += node.tag in TEXT_ITSELF
         if node.tag in SKIPPED or surrounds(node.tag, node, inside > 0):
             walk.skip_subtree()
-        elif _named_so(node):
+        elif _named_so(node, titles):
             own = _words_in(node)
             if own > words // 2 and large < _LARGE_MAX:
                 large += 1
             else:
                 count += own
-                if _says_so(node, _PLAIN):
+                if _says_so(node, _PLAIN, titles):
                     parts.append(node)
-                elif _says_so(node, _COMMENTS):
+                elif _says_so(node, _COMMENTS, titles):
                     comments.append(node)
                 walk.skip_subtree()
     return Around(count, parts, comments)
@@ -129,30 +133,51 @@ def _words_in(node: Element) -> int:
     return count_words(" ".join(map(str, node.itertext()))) - code
 
 
-def _says_so(node: Element, words: frozenset[str]) -> bool:
+def _first_titles(root: Element) -> Titles:
+    """The words of the first heading within each element, read once and not for each element around it."""
+    found: Titles = {}
+    for heading in root.iter(*_TITLES):
+        words: frozenset[str] | None = None
+        for above in heading.iterancestors():
+            if above in found:
+                break
+            words = _title_words(heading) if words is None else words
+            found[above] = words
+    return found
+
+
+def _title_words(heading: Element) -> frozenset[str]:
+    text, room = [], _NAMES_CHARS_MAX
+    for piece in heading.itertext():
+        text.append(str(piece)[:room])
+        room -= len(text[-1])
+        if room <= 0:
+            break
+    return frozenset(_ID_WORD.findall(" ".join(text).lower()))
+
+
+def _says_so(node: Element, words: frozenset[str], titles: Titles) -> bool:
     """Whether one of these words is in its names; a part with the page's title in it surrounds nothing."""
     if node.tag not in _BLOCKS:
         return False
-    found = not words.isdisjoint(word.lower() for word in _WORD.findall(_names(node)))
+    found = not words.isdisjoint(word.lower() for word in _WORD.findall(_names(node, titles)))
     return found and next(node.iter("h1", "main"), None) is None
 
 
-def _names(node: Element) -> str:
+def _names(node: Element, titles: Titles) -> str:
     """Its class and its id; headings and sections have their title as their id, which says nothing."""
     id_, class_ = (node.get(key, "")[:_NAMES_CHARS_MAX] for key in ("id", "class"))
     if not id_ or node.tag in _TITLES or _TITLE_AS_ID.match(id_) or not _NAMES.search(id_):
         return class_
     words = set(_ID_WORD.findall(id_.lower()))
     if len(words) > 1 or node.tag == "section" or "section" in class_:
-        heading = next(node.iter(*_TITLES), None)
-        if heading is not None and words <= set(
-            _ID_WORD.findall(" ".join(map(str, heading.itertext())).lower())
-        ):
+        title = titles.get(node)
+        if title is not None and words <= title:
             return class_
     return f"{class_} {id_}"
 
 
-def _named_so(node: Element) -> bool:
+def _named_so(node: Element, titles: Titles) -> bool:
     if node.tag == "a":
         return "href" in node.attrib
     if node.tag in _TAGS:
@@ -160,7 +185,7 @@ def _named_so(node: Element) -> bool:
     if not (given := node.attrib):
         return False
     return (
-        _NAMES.search(_names(node)) is not None
+        _NAMES.search(_names(node, titles)) is not None
         or given.get("aria-hidden") == "true"
         or _UNSEEN.search(given.get("style", "")[:_NAMES_CHARS_MAX]) is not None
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SKIPPED = frozenset("del moveFrom instrText delText Fallback rPr pPr sectPr tblPr tblGrid proofErr".split())
 _WORD_BYTES = 12  # of a file that is put in, with its markup
+_TABLES_MAX = 8  # deeper ones keep their text and lose their cells
 _MARKED = {"i": "*", "b": "**"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
@@ -36,6 +37,7 @@ class DocxReader:
     """Sections from 1, cut at the main headings."""
 
     piecemeal = False
+    markdown = True
 
     def __init__(self, path: Path) -> None:
         archive = Archive(path)
@@ -69,6 +71,7 @@ class _Body:
         self._levels = heading_levels(self._part("styles.xml"))
         self._numbered = numbered_lists(self._part("numbering.xml"))
         self._notes: list[tuple[str, str]] = []
+        self._tables = 0  # that are open
 
     def markdown(self) -> str:
         text = _join(self._blocks(self._root))
@@ -77,45 +80,55 @@ class _Body:
 
     def missed(self, text: str) -> int:
         """Words of the document that are not in the text, and about as many as files have that are put into it."""
-        kept = (found for found in self._root.iter(f"{W}t") if not _is_dropped(found))
+        kept = " ".join(_texts(self._root))
         inserted = (
             resolve(self._name, self._links.get(chunk.get(f"{R}id") or "", ""))
             for chunk in self._root.iter(f"{W}altChunk")
         )
         embedded = sum(self._archive.size(name) for name in inserted) // _WORD_BYTES
-        return missed_words(" ".join(found.text or "" for found in kept), text) + embedded
+        return missed_words(kept, text) + embedded
 
     def _part(self, name: str) -> _Element | None:
         member = resolve(self._name, name)
         return xml(self._archive, member) if member in self._archive else None
 
-    def _blocks(self, node: _Element) -> Iterator[str]:
+    def _blocks(self, node: _Element) -> list[str]:
+        found: list[str] = []
+        self._add_blocks(node, found)
+        return found
+
+    def _add_blocks(self, node: _Element, found: list[str]) -> None:
+        # All levels add to one list: handed up level by level, a deep text would cost its length at each.
         for child in node:
             kind = tag(child)
             if kind == "p":
-                yield from self._paragraph(child)
-            elif kind == "tbl":
-                yield self._table(child)
+                self._add_paragraph(child, found)
+            elif kind == "tbl" and self._tables < _TABLES_MAX:
+                self._tables += 1
+                found.append(self._table(child))
+                self._tables -= 1
             elif kind not in _SKIPPED:
-                yield from self._blocks(child)
+                self._add_blocks(child, found)
 
-    def _paragraph(self, node: _Element) -> Iterator[str]:
+    def _add_paragraph(self, node: _Element, found: list[str]) -> None:
         boxes: list[str] = []
         text = self._inline(node, boxes).strip()
         properties = node.find(f"{W}pPr")
         level = self._level(properties)
         if text and level:
-            yield f"{'#' * min(level, 6)} {' '.join(text.split())}"
+            found.append(f"{'#' * min(level, 6)} {' '.join(text.split())}")
         elif text:
             marker = self._marker(properties)
-            yield marker + text if marker else re.sub(r"^(#{1,6} )", r"\\\1", text)
-        yield from boxes
+            found.append(marker + text if marker else re.sub(r"^(#{1,6} )", r"\\\1", text))
+        found += boxes
 
     def _inline(self, node: _Element, boxes: list[str]) -> str:
         """Text with its marks. Neighbours that have the same are marked together, and no mark stands inside a word: it
         would cut the word apart for whoever searches."""
+        pieces: list[tuple[str, str]] = []
+        self._add_pieces(node, boxes, pieces)
         groups: list[tuple[str, list[str]]] = [("", [])]
-        for marks, text in self._pieces(node, boxes):
+        for marks, text in pieces:
             if marks != groups[-1][0] and text.strip():
                 groups.append((marks, []))
             groups[-1][1].append(text)
@@ -125,23 +138,24 @@ class _Body:
             for (marks, _), before, text, after in zip(groups, texts, texts[1:], texts[2:], strict=False)
         )
 
-    def _pieces(self, node: _Element, boxes: list[str]) -> Iterator[tuple[str, str]]:
+    def _add_pieces(self, node: _Element, boxes: list[str], pieces: list[tuple[str, str]]) -> None:
         for child in node:
             kind = tag(child)
             if kind == "r":
-                yield _marks(child.find(f"{W}rPr")), self._inline(child, boxes)
+                pieces.append((_marks(child.find(f"{W}rPr")), self._inline(child, boxes)))
             elif kind == "t":
-                yield "", child.text or ""
+                pieces.append(("", child.text or ""))
             elif kind in _SIGNS:
-                yield "", _SIGNS[kind]
+                pieces.append(("", _SIGNS[kind]))
             elif kind == "hyperlink":
-                yield "", self._link(child, self._inline(child, boxes))
+                pieces.append(("", self._link(child, self._inline(child, boxes))))
             elif kind in {"footnoteReference", "endnoteReference"}:
-                yield "", self._note(kind.removesuffix("Reference"), child.get(f"{W}id") or "")
+                note = self._note(kind.removesuffix("Reference"), child.get(f"{W}id") or "")
+                pieces.append(("", note))
             elif kind == "txbxContent":
-                boxes += self._blocks(child)
+                self._add_blocks(child, boxes)
             elif kind not in _SKIPPED:
-                yield from self._pieces(child, boxes)
+                self._add_pieces(child, boxes, pieces)
 
     def _level(self, properties: _Element | None) -> int:
         if properties is None:
@@ -228,15 +242,26 @@ def _joined(before: str, after: str) -> bool:
     return before[-1:].isalnum() and after[:1].isalnum()
 
 
-def _is_dropped(node: _Element) -> bool:
-    """Whether it is within something that is left out on purpose, or that is there twice."""
-    return any(tag(above) in _SKIPPED for above in node.iterancestors())
+def _texts(root: _Element) -> Iterator[str]:
+    """The texts below it, without those that are left out on purpose or that are there twice."""
+    from lxml import etree
+
+    walk = etree.iterwalk(root, events=("start",))
+    for _, node in walk:
+        if tag(node) in _SKIPPED:
+            walk.skip_subtree()
+        elif node.tag == f"{W}t":
+            yield node.text or ""
 
 
-def _within(node: _Element, kind: str) -> Iterator[_Element]:
-    # Rows of a table, cells of a row, also where something is wrapped around them; not those of tables inside.
-    for child in node:
+def _within(node: _Element, kind: str) -> list[_Element]:
+    """Rows of a table, cells of a row, also where something is wrapped around them; not those of tables inside."""
+    found: list[_Element] = []
+    waiting = list(reversed(node))
+    while waiting:
+        child = waiting.pop()
         if tag(child) == kind:
-            yield child
+            found.append(child)
         elif tag(child) not in _SKIPPED:
-            yield from _within(child, kind)
+            waiting += reversed(child)
+    return found

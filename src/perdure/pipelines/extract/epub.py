@@ -37,6 +37,7 @@ class EpubReader:
     """Chapters from 1, as the spine lists them."""
 
     piecemeal = True
+    markdown = True
 
     def __init__(self, path: Path) -> None:
         self._archive = Archive(path)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from email.message import EmailMessage, Message
 from email.parser import BytesParser
 from email.policy import EmailPolicy, compat32
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _NOTICE_WORDS = 20
 _HEADER_CHARS_MAX = 1_000
 _HEADER_READ_MAX = 2_000
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]+")
+_TAG = re.compile(r"<[^<>]*+>|&")
 
 
 class _Bounded(EmailPolicy):
@@ -53,6 +55,7 @@ class MailReader:
     """One section."""
 
     piecemeal = False
+    markdown = True
     parts = range(1, 2)
     language = ""
 
@@ -72,15 +75,20 @@ class MailReader:
 
     def read(self, key: int) -> Part:
         try:
-            body = [text for part in bodies(self._message) if (text := text_of(part))]
+            found = bodies(self._message)
         except RecursionError as error:
             raise bomb("the message is nested too deeply") from error
+        problem = next((one.problem for one in found if one.problem), None)
+        body = [one.text for one in found if one.text]
+        if problem and not body:
+            raise problem
         known = [f"- {name}: {value}" for name in _SHOWN if (value := _header(self._message, name))]
         attached = [f"- {line}" for line in _attachments(self._message)]
         blocks = [f"# {self.title}" if self.title else "", "\n".join(known), *body]
         if attached:
             blocks += ["## Attachments", "\n".join(attached)]
-        return make_part("section", key, "\n\n".join(block for block in blocks if block), self.title)
+        text = "\n\n".join(block for block in blocks if block)
+        return make_part("section", key, text, self.title, missed=sum(one.missed for one in found))
 
     def close(self) -> None:
         pass
@@ -95,31 +103,96 @@ def _header(message: Message, name: str) -> str:
     return " ".join(clean(value).split())[:_HEADER_CHARS_MAX]
 
 
-def bodies(part: Message) -> list[Message]:
+class Body:
+    """A leaf of a message with its text, which is read once and only when it is needed."""
+
+    def __init__(self, part: Message) -> None:
+        self.part = part
+
+    @property
+    def text(self) -> str:
+        """HTML as Markdown; nothing if it cannot be read."""
+        return self._read[0]
+
+    @property
+    def problem(self) -> Permanent | None:
+        """Why it cannot be read: document_empty, document_bomb."""
+        return self._read[1]
+
+    @property
+    def missed(self) -> int:
+        """About how many words it has that cannot be read."""
+        return self.words_max if self.problem and self.problem.code != "document_empty" else 0
+
+    @cached_property
+    def words(self) -> int:
+        return count_words(self.text)
+
+    @cached_property
+    def words_max(self) -> int:
+        """At least as many words as the text has, by a count that parses nothing."""
+        if not self.is_html:
+            return self.words
+        return count_words(_TAG.sub(" ", decode_markup(payload(self.part), self._charset)))
+
+    @cached_property
+    def is_blank(self) -> bool:
+        return not payload(self.part).strip()
+
+    @property
+    def is_html(self) -> bool:
+        return self.part.get_content_type() == "text/html"
+
+    @property
+    def _charset(self) -> str:
+        return str(self.part.get_content_charset() or "")
+
+    @cached_property
+    def _read(self) -> tuple[str, Permanent | None]:
+        if not self.is_html:
+            return clean(decode(payload(self.part), self._charset)).strip(), None
+        page = decode_markup(payload(self.part), self._charset)
+        try:
+            return to_markdown(parse_html(page)) if page.strip() else "", None
+        except Permanent as problem:
+            return "", problem
+
+
+def bodies(part: Message) -> list[Body]:
     """The texts that a reader of the message sees: all, but only one of alternatives, plain rather than HTML."""
     if is_attached(part):
         return []
     inner = [one for one in part.get_payload() if isinstance(one, Message)] if part.is_multipart() else []
     if part.get_content_type() == "multipart/alternative":
-        choices = [
-            found for one in inner if (found := bodies(one)) and any(payload(text).strip() for text in found)
-        ]
-        plain = (found for found in choices if all(text.get_content_type() == "text/plain" for text in found))
-        chosen = next(plain, choices[-1] if choices else [])
-        fullest = max(choices, key=_words_of, default=chosen)
-        # a plain text that only says where the rest is
-        return fullest if _words_of(fullest) > 2 * _words_of(chosen) + _NOTICE_WORDS else chosen
+        found = (bodies(one) for one in inner)
+        return _chosen([texts for texts in found if not all(text.is_blank for text in texts)])
     if inner:
         return [text for one in inner for text in bodies(one)]
     is_text = part.get_content_maintype() in {
         "text",
         "multipart",
     }  # multipart without parts: its boundary is missing
-    return [part] if is_text else []
+    return [Body(part)] if is_text else []
 
 
-def _words_of(texts: list[Message]) -> int:
-    return sum(count_words(text_of(text)) for text in texts)
+def _chosen(choices: list[list[Body]]) -> list[Body]:
+    """The plain one, or the last; another one if the first only says where the rest is, or cannot be read."""
+    plain = (
+        texts for texts in choices if all(text.part.get_content_type() == "text/plain" for text in texts)
+    )
+    chosen = next(plain, choices[-1] if choices else [])
+    others = [texts for texts in choices if texts is not chosen]
+    words = _words_of(chosen) if others else 0
+    enough = 2 * words + _NOTICE_WORDS if words else 0
+    longer = [texts for texts in others if sum(text.words_max for text in texts) > enough]
+    fullest = max(longer, key=_words_of, default=chosen)
+    if fullest is not chosen and _words_of(fullest) > enough:
+        return fullest
+    return [*chosen, *(text for texts in longer for text in texts if text.missed)]  # they mark the loss
+
+
+def _words_of(texts: list[Body]) -> int:
+    return sum(text.words for text in texts)
 
 
 def is_attached(part: Message) -> bool:
@@ -139,15 +212,6 @@ def payload(part: Message) -> bytes:
         return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
     decoded = part.get_payload(decode=True)
     return decoded if isinstance(decoded, bytes) else b""
-
-
-def text_of(part: Message) -> str:
-    """The text of a leaf, HTML as Markdown. Permanent: document_empty, document_bomb."""
-    charset = str(part.get_content_charset() or "")
-    if part.get_content_type() == "text/html":
-        page = decode_markup(payload(part), charset)
-        return to_markdown(parse_html(page)) if page.strip() else ""
-    return clean(decode(payload(part), charset)).strip()
 
 
 def _attachments(message: Message) -> list[str]:

@@ -7,13 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perdure.core.frozen import frozen
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.around import is_of_a_site, keep_text_in_headers, look_around
 from perdure.pipelines.extract.charset import decode_markup
 from perdure.pipelines.extract.markup import parse_html, to_markdown
 from perdure.pipelines.extract.part import Part, clean, count_words, make_part, sections
-from perdure.pipelines.extract.trim import trim
+from perdure.pipelines.extract.trim import missed_prose, trim
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
@@ -30,6 +31,7 @@ class PageReader:
     """Sections from 1, cut at the main headings."""
 
     piecemeal = False
+    markdown = True
 
     def __init__(self, path: Path, declared: str = "") -> None:
         if path.stat().st_size > caps.MARKUP_BYTES_MAX:
@@ -39,51 +41,68 @@ class PageReader:
         self.language = (
             root.get("lang") or root.get("{http://www.w3.org/XML/1998/namespace}lang") or ""
         ).lower()[:2]
-        text = _markdown_of(root)
+        text, self._missed = _markdown_of(root)
         if not text.strip():
             raise Permanent("document_empty", "there is no text in this page")
         self._sections = sections(text)
         self.parts = range(1, len(self._sections) + 1)
 
     def read(self, key: int) -> Part:
-        return make_part("section", key, self._sections[key - 1])
+        return make_part("section", key, self._sections[key - 1], missed=self._missed if key == 1 else 0)
 
     def close(self) -> None:
         self._sections = []
 
 
-def _markdown_of(root: Element) -> str:
-    """The page's text, without the lines that surround it where the page is one of a site."""
+@frozen
+class _Text:
+    """The text of a page. `source`: all that may be its text; `own`: how many words of it surround nothing."""
+
+    text: str
+    source: str
+    own: int = 0
+
+
+def _markdown_of(root: Element) -> tuple[str, int]:
+    """The page's text, without the lines that surround it where the page is one of a site; and how many words of prose
+    it lacks."""
     small = not _has_more(root, caps.MAIN_TEXT_ELEMENTS_MAX)
     main = _main_text(root, comments=True) if small and is_of_a_site(root) else ""
-    text = _text_of(root, small)
-    words, found = count_words(text), count_words(main)
-    if not found >= max(_MAIN_WORDS_MIN, _TRIM_SHARE_MIN * words):
-        return text
-    trimmed = trim(text, main)
-    return trimmed if count_words(trimmed) >= _MAIN_WORDS_MIN else text
+    found = _text_of(root, small)
+    text = found.text
+    if count_words(main) >= max(_MAIN_WORDS_MIN, _TRIM_SHARE_MIN * count_words(text)):
+        trimmed = trim(text, main)
+        if count_words(trimmed) >= max(_MAIN_WORDS_MIN, _FOUND_SHARE_MIN * found.own):
+            text = trimmed
+    lacking = max(0, found.own - count_words(text))  # what may surround the text is not missed
+    return text, min(lacking, missed_prose(found.source, text)) if lacking else 0
 
 
-def _text_of(root: Element, small: bool) -> str:
+def _text_of(root: Element, small: bool) -> _Text:
     """The page's text. What surrounds it (navigation, advertising, comments) goes where it is the larger part."""
     if _has_more(root, caps.AROUND_ELEMENTS_MAX):
-        return to_markdown(root, bare=True) or to_markdown(root)
+        return _whole(to_markdown(root, bare=True) or to_markdown(root))
     keep_text_in_headers(root)
     whole = to_markdown(root, bare=True)
     words = count_words(whole)
     if not words:
-        return to_markdown(root)  # a page that is all header or form
+        return _whole(to_markdown(root))  # a page that is all header or form
     around = look_around(root, words)
+    own = words - around.words
     if words < _MAIN_WORDS_MIN or around.words <= (1 - _MAIN_SHARE) * words:
-        return _without(root, around.parts) or whole  # a search would only drop code and tables
+        return _whole(_without(root, around.parts) or whole, own)  # a search would only drop code and tables
     if not small:
-        return whole
+        return _whole(whole, own)
     main = _main_text(root)
-    least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * (words - around.words))
+    least = max(_MAIN_WORDS_MIN, _MAIN_SHARE_MIN * words, _FOUND_SHARE_MIN * own)
     if not least <= count_words(main) < _MAIN_SHARE * words:
-        return whole
+        return _whole(whole, own)
     rest = _without(root, around.parts + around.comments)
-    return rest if _same(rest, main) else main
+    return _whole(rest, own) if _same(rest, main) else _Text(main, rest or whole, own)
+
+
+def _whole(text: str, own: int = 0) -> _Text:
+    return _Text(text, text, own)
 
 
 def _has_more(root: Element, elements: int) -> bool:

@@ -45,8 +45,8 @@ class Heading:
 
 @frozen
 class Part:
-    """A page, a chapter or a section. `scanned`: a page that is a picture which nobody could read; `missed`: words that
-    a second count sees in the source and that are not in `text`."""
+    """A page, a chapter or a section. `scanned`: a page that is a picture, or a file with such pages, which nobody
+    could read; `missed`: words that a second count sees in the source and that are not in `text`."""
 
     key: int
     anchor: str
@@ -78,6 +78,7 @@ class Reader(Protocol):
 
     title: str
     language: str  # as the document declares it, "" if it does not
+    markdown: bool  # its text is Markdown; else the text is as it came
     piecemeal: bool  # a part is read when it is asked for; else all were when the document was opened
 
     @property
@@ -212,7 +213,8 @@ def summarise(parts: Sequence[Part], title: str = "", language: str = "") -> Sum
     spoken = language_of(sample)
     if spoken == UNKNOWN and language:
         spoken = language
-    partial = _partial(words, sum(part.missed for part in parts), pages, scanned)
+    pictures = sum(part.scanned and part.anchor.startswith("page=") for part in parts)
+    partial = _partial(words, sum(part.missed for part in parts), pages, pictures)
     return Summary(titled[:_TITLE_CHARS_MAX], outline, words, spoken, pages, len(parts), scanned, partial)
 
 
@@ -221,5 +223,7 @@ def _partial(words: int, missed: int, pages: int, scanned: int) -> str:
     if missed > _PARTIAL_SHARE * (words + missed):
         return f"about {missed} of {words + missed} words of the source are not in the text"
     if scanned > _PARTIAL_SHARE * pages:
-        return f"{scanned} of {pages} pages are pictures without text; install tesseract-ocr and requeue"
+        return (
+            f"{scanned} of {pages} pages are pictures that were not read; install tesseract-ocr and requeue"
+        )
     return ""

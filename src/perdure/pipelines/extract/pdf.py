@@ -8,14 +8,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Permanent
+from perdure.errors import Permanent, Transient
 from perdure.pipelines.extract import caps, ocr
 from perdure.pipelines.extract.caps import bomb
 from perdure.pipelines.extract.part import Heading, Part, clean, count_words, make_part
-from perdure.pipelines.extract.pdf_beside import count_files, form_text, read_file
+from perdure.pipelines.extract.pdf_beside import PAGE_WORDS, count_files, form_text, read_file
+from perdure.pipelines.extract.pdf_pictures import fuller, has_picture, is_picture_with_few_words
 from perdure.pipelines.extract.pdf_scan import scan
 from perdure.pipelines.extract.pdf_text import readable
 
@@ -26,10 +28,9 @@ _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _SECURITY = 5
 _FORMS = {1, 2, 3}  # FORMTYPE_ACRO_FORM, and XFA, whose fields are there as an AcroForm, too, or only as XML
 _XFA_ALONE = 2  # FORMTYPE_XFA_FULL: its page says no more than that another viewer is needed
-_IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _TITLE_CHARS_MAX = 200
 _BOOKMARKS_MAX = 20_000
-_OBJECTS_SEEN_MAX = 2_000
+_WORDLESS_MAX = 20  # pages with a few words whose pictures say nothing: then those are illustrations
 _NUMBERING = re.compile(
     r"^(?:(?:chapter|appendix|part)\s+)?(?:[\dIVXA-Z]{1,4}[.:)]?(?:\d+(?:\.\d+)*\.?)?\s+)?", re.I
 )
@@ -47,6 +48,7 @@ class PdfReader:
     lines they name as headings."""
 
     piecemeal = True
+    markdown = True
 
     def __init__(self, path: Path, ocr_language: str = "eng", *, portfolio: bool = True) -> None:
         self._ocr_language = ocr_language  # "": pictures are left alone
@@ -64,6 +66,7 @@ class PdfReader:
             raise Permanent("document_empty", "this PDF has no pages")
         self._pages = count
         self.language = ""
+        self._wordless = 0
         form = self._pdf.get_formtype()
         self._is_form = form in _FORMS
         if self._is_form:
@@ -76,16 +79,16 @@ class PdfReader:
         self.title = clean(self._pdf.get_metadata_value("Title")).strip() or self._first_line()
 
     def read(self, key: int) -> Part:
-        if key == 1 and self._first:
-            text, self._first = self._first, ""
-            return self._part(1, text)
         if key > self._pages:
             return self._beside(key)
+        first, self._first = (self._first, "") if key == 1 else ("", self._first)
         with _PDFIUM, self._page(key) as page:
-            text = self._text(page, key)
-            if text.strip():
-                return self._part(key, text)
-            return self._read_picture(key, page)
+            text = first or self._text(page, key)
+            if not text.strip():
+                return self._read_picture(key, page)
+            if self._wordless < _WORDLESS_MAX and is_picture_with_few_words(page, text):
+                return self._read_around(key, page, text)
+            return self._part(key, text)
 
     def close(self) -> None:
         with _PDFIUM:
@@ -137,12 +140,25 @@ class PdfReader:
         return make_part("page", key, text.strip("\n"), headings=headings, missed=missed)
 
     def _read_picture(self, key: int, page: PdfPage) -> Part:
-        if not _has_picture(page):
+        if not has_picture(page):
             return self._part(key, "")
         text = ocr.read(page, self._ocr_language) if self._ocr_language else None
         if text is None:
             return Part(key, f"page={key}", "", "", 0, scanned=True)
         return self._part(key, clean(text))
+
+    def _read_around(self, key: int, page: PdfPage, text: str) -> Part:
+        """A page that is a picture with a few words of text on it, as a stamp or a page number."""
+        try:
+            read = ocr.read(page, self._ocr_language) if self._ocr_language else None
+        except (Permanent, Transient):  # it is a page with text all the same
+            part = self._part(key, text)
+            return replace(part, missed=part.missed + PAGE_WORDS)
+        if read is None:
+            return replace(self._part(key, text), scanned=True)
+        whole = fuller(text, clean(read))
+        self._wordless += whole == text
+        return self._part(key, whole)
 
 
 def _open(path: Path) -> PdfDocument:
@@ -203,12 +219,3 @@ def _mark_headings(text: str, marked: list[tuple[int, str]]) -> str:
 
 def _bare(title: str) -> str:
     return _SPACE.sub("", _NUMBERING.sub("", title.strip()).casefold())
-
-
-def _has_picture(page: PdfPage) -> bool:
-    for number, thing in enumerate(page.get_objects(max_depth=3)):
-        if thing.type == _IMAGE:
-            return True
-        if number == _OBJECTS_SEEN_MAX:
-            break
-    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.archive import parse_xml
 from perdure.pipelines.extract.caps import bomb
-from perdure.pipelines.extract.part import Part, clean, make_part
+from perdure.pipelines.extract.part import Part, clean, make_part, summarise
 from perdure.pipelines.extract.sniff import HEAD_BYTES, sniff
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _FILES_MAX = 500
 _PACKETS_MAX = 100
 _WORD_BYTES = 12
+#: About as many as a page has that is a picture of a text.
+PAGE_WORDS = 250
 _MISSED_MAX = 1_000  # words of a file that could not be read: how many it has nobody knows
 
 
@@ -39,16 +42,20 @@ def read_file(pdf: PdfDocument, number: int, key: int, ocr_language: str) -> Par
     data = bytes(attached.get_data())
     if len(data) > caps.MEMBER_BYTES_MAX:
         raise bomb(f"{name!r} has more than {caps.MEMBER_BYTES_MAX} bytes")
+    scanned = 0
     try:
-        text, missed = _text_of(data, name, ocr_language)
+        text, missed, scanned = _text_of(data, name, ocr_language)
     except Permanent as error:
-        picture = sniff(data[:HEAD_BYTES], name).startswith("image/")
-        words = 0 if picture else min(_MISSED_MAX, 1 + len(data) // _WORD_BYTES)
-        text, missed = f"({len(data)} bytes, not read: {error.code})", words
-    return make_part("section", key, f"# {name}\n\n{text}", name, missed=missed)
+        wordless = error.code == "document_empty" or sniff(data[:HEAD_BYTES], name).startswith("image/")
+        missed = 0 if wordless else min(_MISSED_MAX, 1 + len(data) // _WORD_BYTES)
+        text, scanned = f"({len(data)} bytes, not read: {error.code})", error.code == "ocr_needed"
+    part = make_part("section", key, f"# {name}\n\n{text}", name, missed=missed)
+    return replace(part, scanned=scanned > 0)
 
 
-def _text_of(data: bytes, name: str, ocr_language: str) -> tuple[str, int]:
+def _text_of(data: bytes, name: str, ocr_language: str) -> tuple[str, int, int]:
+    """The text of a file, about how many words are not in it, and how many of its pages are pictures. Permanent: why it
+    cannot be read, ocr_needed among the codes."""
     from perdure.pipelines.extract import open_reader
     from perdure.pipelines.extract.pdf import PdfReader
 
@@ -64,7 +71,9 @@ def _text_of(data: bytes, name: str, ocr_language: str) -> tuple[str, int]:
                 parts = [inner.read(key) for key in inner.parts]
             finally:
                 inner.close()
-    return "\n\n".join(part.text for part in parts), sum(part.missed for part in parts)
+    scanned = summarise(parts).scanned
+    missed = sum(part.missed for part in parts) + PAGE_WORDS * scanned
+    return "\n\n".join(part.text for part in parts), missed, scanned
 
 
 def form_text(pdf: PdfDocument) -> str:

@@ -46,7 +46,8 @@ class Scanned:
 
 def scan(data: File) -> Scanned:
     """Permanent: document_bomb or document_corrupt."""
-    names = _differences(data)
+    names = _Names()
+    names.look(data)
     portfolio = data.find(b"/Collection") >= 0
     encrypted = data.rfind(b"/Encrypt") >= 0
     weights: dict[int, tuple[int, int]] = {}  # object → (bytes, operators that show text)
@@ -59,11 +60,10 @@ def scan(data: File) -> Scanned:
         if _PICTURES.search(head) or encrypted or not set(filters) <= {b"FlateDecode", b"Fl"}:
             at = _past(data, at, head)
         elif filters and not data[at : at + 12].lstrip().startswith(b"endstream"):
-            stream = _Stream(number, len(filters), listed=b"/ObjStm" in head)
+            stream = _Stream(number, len(filters), names if b"/ObjStm" in head else None)
             at = stream.unpack(data, at)
             weights[number] = (stream.size, stream.shows)
             pages += stream.pages
-            names += stream.names
             portfolio = portfolio or stream.portfolio
         else:
             end = _past(data, at, head)
@@ -71,21 +71,20 @@ def scan(data: File) -> Scanned:
             weights[number] = (end - at, sum(map(_count_shows, slices)))
             at = end
     _check_pages(weights, pages)
-    return Scanned(_ligatures(names), portfolio)
+    return Scanned(_ligatures(names.lists), portfolio)
 
 
 class _Stream:
     """One packed stream, unpacked piece by piece and forgotten."""
 
-    def __init__(self, number: int, layers: int, *, listed: bool) -> None:
+    def __init__(self, number: int, layers: int, names: _Names | None) -> None:
         self.size = self.shows = 0
         self.pages: list[bytes] = []
-        self.names: list[bytes] = []
         self.portfolio = False
         self._number = number
         self._layers = [zlib.decompressobj(-15 if layer == 0 else 15) for layer in range(layers)]
         self._sum = 1
-        self._listed = listed  # holds objects, pages among them
+        self._names = names  # where it holds objects, pages among them
         self._tail = b""
 
     def unpack(self, data: File, at: int) -> int:
@@ -126,10 +125,10 @@ class _Stream:
         self.shows += _count_shows(text)
         if self.shows > caps.PAGE_SHOWS_MAX:
             raise bomb(f"object {self._number} shows text more than {caps.PAGE_SHOWS_MAX} times")
-        if self._listed:
+        if self._names is not None:
             seen = self._tail + text
             self.pages += [found[1] for found in _CONTENTS.finditer(seen)]
-            self.names += _differences(text)
+            self._names.look(text)
             self.portfolio = self.portfolio or b"/Collection" in text
             last = seen.rfind(b"/Contents")
             self._tail = seen[last:] if last >= 0 and b"]" not in seen[last:] else b""
@@ -140,16 +139,21 @@ class _Stream:
         return Permanent("document_corrupt", f"the stream of object {self._number} is damaged: {why}")
 
 
-def _differences(data: File) -> list[bytes]:
-    """How fonts name their letters, by code: the first thousand lists."""
-    found: list[bytes] = []
-    at = data.find(b"/Differences")
-    while at >= 0 and len(found) < _LISTS_MAX:
-        end = data.find(b"]", at, at + _LIST_BYTES_MAX)
-        if end >= 0:
-            found.append(bytes(data[at:end]))
-        at = data.find(b"/Differences", max(at + 1, end))
-    return found
+class _Names:
+    """How fonts name their letters, by code: the first thousand lists of the whole file."""
+
+    def __init__(self) -> None:
+        self.lists: list[bytes] = []
+        self._left = _LISTS_MAX
+
+    def look(self, data: File) -> None:
+        at = data.find(b"/Differences") if self._left else -1
+        while at >= 0 and self._left:
+            self._left -= 1
+            end = data.find(b"]", at, at + _LIST_BYTES_MAX)
+            if end >= 0:
+                self.lists.append(bytes(data[at:end]))
+            at = data.find(b"/Differences", max(at + 1, end))
 
 
 def _ligatures(lists: list[bytes]) -> dict[int, str]:

@@ -39,6 +39,8 @@ _SIGNATURES = (
     (b"GIF89a", "image/gif"),
     (b"II*\x00", "image/tiff"),
     (b"MM\x00*", "image/tiff"),
+    (b"II+\x00\x08\x00\x00\x00", "image/tiff"),  # BigTIFF
+    (b"MM\x00+\x00\x08\x00\x00", "image/tiff"),
     (b"\x1f\x8b", "application/gzip"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLE),
     (b"BZh", "application/x-bzip2"),

@@ -27,14 +27,14 @@ class TextReader:
             raise Permanent("document_empty", "there is no text in this document")
         first = text.lstrip()[: _FIRST_LINE_CHARS_MAX + 1].partition("\n")[0].strip()
         self.title = "" if markdown or len(first) > _FIRST_LINE_CHARS_MAX else first
-        self._markdown = markdown
+        self.markdown = markdown
         self._sections = sections(text) if markdown else [text]
         self.parts = range(1, len(self._sections) + 1)
 
     def read(self, key: int) -> Part:
         text = self._sections[key - 1]
         part = make_part("section", key, text)
-        if not self._markdown:
+        if not self.markdown:
             return replace(
                 part, headings=(), title=self.title
             )  # a line that begins with # is no heading here

@@ -12,14 +12,19 @@ from perdure.core.frozen import frozen
 from perdure.pipelines.extract.part import count_words
 
 _WORD = re.compile(r"[^\W_]+")
-_LINK = re.compile(r"\[([^\[\]]{0,500})\]\([^()\s]{0,2000}\)|<https?://[^\s>]{1,2000}>")
+_LINK = re.compile(r"\[([^\[\]]{0,500}+)\]\([^()\s]{0,2000}+\)|<https?://[^\s<>]{1,2000}+>")
 _FENCE = re.compile(r"^\s{0,12}(```|~~~~)")
 _SHINGLE = 3
 _KNOWN_SHARE = 0.5
 _SHORT_WORDS = 12  # a line within the main text that has fewer and is not in it is a caption, a button, a tag
+_FEW_WORDS = 8
 _LINKED_SHARE = 0.5
 _LONG_WORDS = 40  # prose beyond the main text is kept, unless most of the page is in it
 _SURE_SHARE = 0.5
+
+
+_ITEM = re.compile(r"\s{0,24}(?:- |\d{1,9}\. )")
+_ITEMS_MIN = 3
 
 
 @frozen
@@ -29,6 +34,9 @@ class _Line:
     known: bool  # it is in the main text
     linked: bool  # most of it are links
     kept_within: bool  # code, a table, a heading
+
+
+_END = _Line("", 1, known=False, linked=False, kept_within=False)
 
 
 def trim(text: str, main: str) -> str:
@@ -41,11 +49,13 @@ def trim(text: str, main: str) -> str:
     words = sum(line.words for line in lines)
     sure = sum(lines[number].words for number in known) >= _SURE_SHARE * words
     kept: list[str] = []
+    listed = _prose_lists(lines)
     follows = False  # the text below is kept, and so is its heading
     for number in reversed(range(len(lines))):
         line = lines[number]
         within = first <= number <= last
         keep = _inside(line, follows) if within else _outside(line, number < first, sure)
+        keep = keep or number in listed
         if keep or not line.words:
             kept.append(line.text)
         follows = (
@@ -55,9 +65,33 @@ def trim(text: str, main: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
 
 
+def missed_prose(source: str, text: str) -> int:
+    """How many words of `source` are not in `text`; links and lines of a few words, as of buttons, do not count."""
+    lost = (line for line in _lines(source, _shingles(text)) if not line.known and not line.linked)
+    return sum(line.words for line in lost if line.kept_within or line.words >= _FEW_WORDS)
+
+
+def _is_prose(line: _Line) -> bool:
+    return line.words >= _SHORT_WORDS and not line.linked
+
+
+def _prose_lists(lines: list[_Line]) -> set[int]:
+    """The lines of lists that are text: several items of prose, one after the other."""
+    found: set[int] = set()
+    run: list[int] = []
+    for number, line in enumerate([*lines, _END]):
+        if _ITEM.match(line.text) and _is_prose(line):
+            run.append(number)
+        elif line.words:
+            if len(run) >= _ITEMS_MIN:
+                found.update(run)
+            run = []
+    return found
+
+
 def _inside(line: _Line, follows: bool) -> bool:
     heading = line.text.startswith("#") and follows
-    return line.known or line.kept_within or heading or (line.words >= _SHORT_WORDS and not line.linked)
+    return line.known or line.kept_within or heading or _is_prose(line)
 
 
 def _outside(line: _Line, before: bool, sure: bool) -> bool:

@@ -170,18 +170,25 @@ def _is_cut(file: IO[bytes], head: bytes, kind: str) -> bool:
     if kind == "image/bmp":
         return int.from_bytes(head[2:6], "little") > length
     if kind == "image/tiff":
-        return _directory_end(file, "<" if head.startswith(b"II") else ">") > length
+        order = "<" if head.startswith(b"II") else ">"
+        return _directory_end(file, length, order, large=b"+" in head[2:4]) > length
     file.seek(max(0, length - _TAIL_BYTES))
     return kind in _ENDS and _ENDS[kind] not in file.read(_TAIL_BYTES)
 
 
-def _directory_end(file: IO[bytes], order: str) -> int:
-    """Where the first directory of a TIFF says that it ends."""
-    file.seek(4)
-    at = struct.unpack(f"{order}I", file.read(4).ljust(4, b"\xff"))[0]
+def _directory_end(file: IO[bytes], length: int, order: str, *, large: bool) -> int:
+    """Where the first directory of a TIFF says that it ends; of a BigTIFF if `large`."""
+    start, offset, count, entry = (8, "Q", "Q", 20) if large else (4, "I", "H", 12)
+    at = _number(file, start, order + offset)
+    entries = _number(file, at, order + count) if at < length else 0
+    return at + struct.calcsize(order + count) + entry * entries + struct.calcsize(order + offset)
+
+
+def _number(file: IO[bytes], at: int, form: str) -> int:
+    size = struct.calcsize(form)
     file.seek(at)
-    entries = struct.unpack(f"{order}H", file.read(2).ljust(2, b"\xff"))[0]
-    return int(at + 2 + 12 * entries + 4)
+    (found,) = struct.unpack(form, file.read(size).ljust(size, b"\xff"))
+    return int(found)
 
 
 def _boxes_are_cut(file: IO[bytes], length: int) -> bool:

@@ -15,7 +15,7 @@ from perdure.core.frozen import frozen
 from perdure.errors import Permanent
 from perdure.pipelines.extract import caps
 from perdure.pipelines.extract.caps import bomb
-from perdure.pipelines.extract.mail import bodies, is_attached, payload, text_of
+from perdure.pipelines.extract.mail import bodies, is_attached, payload
 from perdure.pipelines.extract.part import clean
 from perdure.pipelines.mail import headers
 from perdure.pipelines.mail.headers import Address, decode_words, message_ids
@@ -180,11 +180,10 @@ def _leaves(parsed: Parsed) -> list[Parsed]:
 def _text(parsed: Parsed) -> tuple[str, bool]:
     """The text, and whether all of it could be read."""
     texts, complete = [], True
-    for part in bodies(parsed):
-        try:
-            text = text_of(part)
-        except Permanent as problem:
-            complete = complete and problem.code == "document_empty"
+    for body in bodies(parsed):
+        part, text = body.part, body.text
+        if body.problem is not None:
+            complete = complete and body.problem.code == "document_empty"
             continue
         if str(part.get_param("format", "")).lower() == "flowed" and part.get_content_type() == "text/plain":
             text = unflow(text, delete_space=str(part.get_param("delsp", "")).lower() == "yes")
