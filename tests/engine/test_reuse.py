@@ -15,7 +15,7 @@ import pytest
 
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
-from perdure.engine.call import BEHIND
+from perdure.engine.cell import BEHIND
 from perdure.engine.host import REST_S
 from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery, RemoteError
 from perdure.errors import PipelineInvalid

@@ -65,6 +65,9 @@ class SimDriver:
 
     # --- transactions ----------------------------------------------------------------------------
 
+    async def write_aside(self, steps: Callable[[], Steps[T]]) -> T:
+        return await self.write(steps)
+
     async def write(self, steps: Callable[[], Steps[T]]) -> T:
         world, faults = self.world, self.faults
         if self._struck(faults.frozen):

@@ -106,7 +106,8 @@ async def test_both_stores_have_the_same_tables_and_columns(postgres_url: str, t
         found = await read(store, COLUMNS[store.dialect_name])
         await store.close()
         # SQLite keeps its own books, its blobs lie beside the file, and its words in tables of their own
-        columns.append({(t, c) for t, c in found if not t.startswith(("sqlite_", "blob_", "chunk_text", "chunk_staged"))})
+        apart = ("sqlite_", "blob_", "chunk_text", "chunk_staged")
+        columns.append({(t, c) for t, c in found if not t.startswith(apart)})
 
     assert columns[0] == columns[1] - {("chunk", "found")}
 

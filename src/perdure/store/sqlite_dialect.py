@@ -247,9 +247,7 @@ class SqliteDialect(Dialect):
         "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
         f"WHERE chunk_text MATCH $3 AND {_SEARCHABLE} LIMIT $1) ORDER BY score, num LIMIT $2"
     )
-    CHUNK_COUNT = (
-        f"SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 AND {_SEARCHABLE} LIMIT $1)"
-    )
+    CHUNK_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 AND {_SEARCHABLE} LIMIT $1)"
     CHUNK_WORDS = (
         "SELECT words FROM chunk WHERE org = $1 AND document_id = $2 AND position % $3 = 0 LIMIT 1000"
     )
