@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.pipelines.extract import Summary, open_reader, summarise
+from perdure.pipelines.extract import Summary, open_reader, page, summarise
+from perdure.pipelines.extract.trim import trim
 
 AROUND = "logo menu share-bar social-links newsletter author-box breadcrumb sidebar-note login".split()
 NAMED = "".join(f'<div class="{name}">{name}</div>' for name in AROUND)
@@ -52,12 +53,32 @@ def test_text_beside_an_article_is_read_or_missed(beside: str, paragraphs: int) 
 def test_a_list_of_prose_beside_an_article_is_read() -> None:
     long = "".join(f"<p>Part {n} {words(60, 10_000 + 100 * n)}.</p>" for n in range(30))
     text, summary = read(site(BESIDE["ul"], long))
-    assert "w1000" in text
+    assert "w1000" in text.split()
     assert not summary.partial
 
 
 def test_links_and_buttons_around_an_article_are_not_missed() -> None:
     links = "".join(f"<div><a href='https://e.org/{n}'>{words(9, 5_000 + n)}</a></div>" for n in range(20))
     text, summary = read(site(f"{links}<div>Print</div><div>Read it aloud</div>"))
-    assert "w5001" not in text
+    assert "w5001" not in text.split()
     assert not summary.partial
+
+
+MAIN = "\n\n".join(f"Part {n} {words(60, 10_000 + 100 * n)}." for n in range(30))
+
+
+def test_a_list_of_prose_outside_the_main_text_stays() -> None:
+    items = [f"- {words(25, 1_000 + 30 * n)}" for n in range(3)]
+    assert trim("\n\n".join([MAIN, "\n".join(items)]), MAIN).endswith("\n".join(items))
+    assert trim("\n\n".join([MAIN, "\n".join(items[:2])]), MAIN) == MAIN
+    linked = [f"- [{words(25, 1_000 + 30 * n)}](https://e.org)" for n in range(3)]
+    assert trim("\n\n".join([MAIN, "\n".join(linked)]), MAIN) == MAIN
+
+
+def test_a_page_that_loses_a_third_of_its_own_text_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes only the article for the main text."""
+    monkeypatch.setattr(page, "_main_text", lambda root, *, comments=False: MAIN)
+    article = "".join(f"<p>{line}</p>" for line in MAIN.split("\n\n"))
+    text, summary = read(site(BESIDE["dl"], article))
+    assert "w1000" not in text.split()
+    assert "words of the source" in summary.partial
