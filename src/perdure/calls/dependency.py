@@ -19,6 +19,7 @@ from perdure.core.knobs import Knobs, give, knobs_of
 from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
 
 RECENT_S = 15.0  # what came back in this time, and up to as long before, tells how a service answers
+SURE = 1 - 1e-9  # less than 1, which says that nobody was answered
 DOUBT = 8  # failures that are added to what was seen: a few successes do not prove that a service never fails
 NEVER = (-math.inf, 0, 0)
 REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all
@@ -149,13 +150,20 @@ class Dependency:
         more = (self.successes - successes, self.failures + self.throttled - failures)
         return self.others[0] + more[0], self.others[1] + more[1]
 
-    def chance(self, tries: int) -> float:
-        """How likely it is that so many requests of one call failed by chance, as others fared of late; 1 where nobody
-        else was answered, because the service may be away."""
+    def chance(self, tries: int, calls: int = 1) -> float:
+        """How likely it is that all of so many requests of any of these calls fail by chance, as others fared of late;
+        1 where nobody else was answered, because the service may be away."""
         good, bad = self.fared
+        if not good:
+            return 1.0
         bad = max(0, bad - tries)
         share = min(good / (good + bad + DOUBT), 1.2 * self.share)
-        return math.pow(1 - share, tries) if good else 1.0
+        of_one = math.pow(1 - share, tries)
+        return min(SURE, 1 - math.pow(1 - of_one, max(1, calls)))
+
+    def answers(self, now_s: float, within_s: float) -> bool:
+        """Whether anybody was answered of late."""
+        return self.fared[0] > 0 or now_s - self.success_s <= within_s
 
     def answered(self, now_s: float) -> None:
         """A request came back well."""

@@ -23,8 +23,9 @@ from perdure.calls.binding import bind
 from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
+from perdure.calls.inside import Inside
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import Inside, Instead, Patience, Run
+from perdure.calls.run import Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
 from perdure.calls.unbound import unbound_requests

@@ -84,6 +84,7 @@ class Execution:
         self.input_hash = input_hash
         self.raws = raws
         self.work = journey.begins(stage, runner.looked_ms)
+        self.work.saved()
         self.items: dict[str, bytes] = {}
         self.over = False
         self.loop: asyncio.AbstractEventLoop  # of a stage that runs in a thread
@@ -360,6 +361,7 @@ class Execution:
         if not await self.runner.store.save(save):
             raise LeaseLost("the lease passed on")
         self.journey.progressed = True
+        self.work.saved()
         self.progress_ms = monotonic_ms()
         self.runner.slate.renewed(self.journey.slot, asked_ms)
 

@@ -167,6 +167,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
+            flickers = 0  # it has paid for them
         case Later(delay_ms=delay_ms, suspect=suspect) as later:
             state = State.WAITING if delay_ms else State.QUEUED
             attempts, releases = attempts - 1, releases + later.released
