@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -16,7 +16,9 @@ from perdure.calls import Policy
 from perdure.core.model import Job
 from perdure.core.outcome import Dead, Done, Finished, Hold, Later, Outcome, Raised, Result, Retry, outcome
 from perdure.core.scope import WORK, Work
-from perdure.errors import RateLimited, RetryLater
+from perdure.errors import Flickering, RateLimited, RetryLater
+from perdure.store.operations import Settle
+from perdure.store.rows import settle_fence
 from tests.calls.making import HttpError, Script, World, at_work
 from tests.core.jobs import FIRST, UNSTARTED, after, claimed
 
@@ -53,6 +55,8 @@ def play(failing: float, error: Exception, documents: int, needs: tuple[str, ...
     world, rand, played, number = World(), Random(7), Played(), count()
     policy = world.policy()
     policy.timing.rand = rand.random
+    policy.dependency.limiter.led = policy.dependency.breaker.led = True  # by a fleet that found it out
+    policy.dependency.expect(0.9 * (1 - failing))
 
     def service() -> str:
         played.requests += 1
@@ -154,3 +158,15 @@ def test_an_item_that_is_saved_is_not_made_again() -> None:
     assert (work.unsaved("service"), work.unsaved("other")) == (2, 0)
     work.saved()
     assert work.unsaved("service") == 0
+
+
+def test_a_document_that_was_charged_has_paid_for_its_accidents() -> None:
+    job = replace(FIRST, flickers=7)
+    decided = outcome(job, Raised("embed", Flickering("503", chance=1e-3)), lambda: 0.5)
+    assert isinstance(decided, Retry)
+    column = 16
+    written = [
+        settle_fence(0, Settle(job, ending, "embed", ""), set())[column]
+        for ending in (decided, Later(1_000, "waits"))
+    ]
+    assert written == [0, 7]

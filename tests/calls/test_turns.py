@@ -85,14 +85,14 @@ def test_nor_is_a_retry_sent_after_it(way: str) -> None:
     assert service.calls == 1
 
 
-def test_inside_a_job_it_reschedules_and_blames_nobody(way: str) -> None:
+def test_inside_a_job_it_comes_back_in_seconds_and_blames_nobody(way: str) -> None:
     world = Sleepy()
     world.late_s = 60.0
     policy = limited(world.policy(total_s=10.0, idempotent=False), world.now_s)
 
-    with at_work(), pytest.raises(Rescheduled, match="not sent"):
+    with at_work(), pytest.raises(RateLimited) as raised:
         ask(way, policy, Script("fine"))
-    assert policy.dependency.failures == 0
+    assert (raised.value.ours, policy.dependency.failures) == (True, 0)
 
 
 def test_a_stage_whose_time_is_over_sends_nothing(way: str) -> None:

@@ -22,7 +22,8 @@ RECENT_S = 15.0  # what came back in this time, and up to as long before, tells 
 SURE = 1 - 1e-9  # less than 1, which says that nobody was answered
 DOUBT = 8  # failures that are added to what was seen: a few successes do not prove that a service never fails
 NEVER = (-math.inf, 0, 0)
-REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all
+REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all; ...
+REFUSED_CHANCE = 0.01  # ... more of them where refusals are usual
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
 NAME_MAX = 200  # characters, of what a cell tells
@@ -95,6 +96,7 @@ class Dependency:
         self._older = self._newer = NEVER  # when a failure was counted, successes and failures before
         self.others = (0, 0)  # in a cell: successes and failures of late that its worker knew of
         self.success_s = -math.inf
+        self._calls: dict[str, int] = {}  # by stage: the most that a run made without saving
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
         self.nested = 0  # calls that ran inside another policy's
@@ -140,7 +142,8 @@ class Dependency:
         self.refusals = 1 if first else self.refusals + 1
         self._asked_s = max(-math.inf if first else self._asked_s, now_s + hint_s)
         self._refused_at = self.successes
-        if self.refusals >= REFUSALS:
+        by_chance = math.log(REFUSED_CHANCE) / math.log(1 - self.share) if self.share < 1 else 0.0
+        if self.refusals >= max(REFUSALS, by_chance):
             self.limiter.pause(now_s, self._asked_s - now_s)
 
     @property
@@ -160,6 +163,13 @@ class Dependency:
         share = min(good / (good + bad + DOUBT), 1.2 * self.share)
         of_one = math.pow(1 - share, tries)
         return min(SURE, 1 - math.pow(1 - of_one, max(1, calls)))
+
+    def calls_of(self, work: Work) -> int:
+        """How many calls a run of this stage makes without saving, as far as runs that failed have shown."""
+        stage = f"{work.pipeline} {work.stage}"
+        if stage in self._calls or len(self._calls) < STRANGE_MAX:
+            self._calls[stage] = max(self._calls.get(stage, 0), work.unsaved(self.name) + 1)
+        return self._calls.get(stage, 1)
 
     def answers(self, now_s: float, within_s: float) -> bool:
         """Whether anybody was answered of late."""

@@ -305,8 +305,8 @@ class Run:
 
     def _chance(self) -> float:
         """How likely it is that a run of this stage fails so by accident."""
-        made = 0 if self.work is None else self.work.unsaved(self.policy.name)
-        return self.policy.dependency.chance(self.tries, made + 1)
+        state, work = self.policy.dependency, self.work
+        return state.chance(self.tries, 1 if work is None else state.calls_of(work))
 
     # --- endings ---------------------------------------------------------------------------------
 

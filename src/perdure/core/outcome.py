@@ -453,8 +453,11 @@ def too_often(chance: float, before: int) -> bool:
 
 def flicker_delay_ms(soon_s: float, asked_s: float, before: int) -> int:
     """How long a document waits whose call failed by accident, after so many times; never less than was asked for."""
+    asked_ms = _clamped_ms(asked_s, RESCHEDULE_MS)
+    if asked_ms >= LATER_MS_MIN:
+        return asked_ms
     grown_ms = _clamped_ms(soon_s * 1.2 ** min(before, 20), RESCHEDULE_MS)
-    return max(LATER_MS_MIN, min(grown_ms, FLICKER_MS_MAX), _clamped_ms(asked_s, RESCHEDULE_MS))
+    return max(LATER_MS_MIN, min(grown_ms, FLICKER_MS_MAX))
 
 
 def _by_accident(job: Job, delay_ms: int, why: str, failure: Failure, progressed: bool) -> Later:
