@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import perdure.calls.home  # noqa: F401  what cells tell a worker is told to the fleet
 from perdure.calls.dependency import DEPENDENCIES, Dependency, begin_recording
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.fleet import TOKENS_MAX
@@ -42,6 +43,7 @@ class Told:
     runs: int = 0
     tokens: float = 0.0
     stale: tuple[int, int, int] = (0, 0, 0)
+    asked_s: float = 0.0  # until when its calls were asked for silence
 
 
 class Fleet:
@@ -124,7 +126,9 @@ class Fleet:
 def told(d: Dependency) -> Told:
     """All that happened so far."""
     stale = (d.stale[0], d.stale[1], d.stale[2])
-    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale)
+    return Told(
+        d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale, d.limiter.asked_s
+    )  # fmt: skip
 
 
 def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, gone_s: float) -> Report:
@@ -132,12 +136,13 @@ def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, go
     # the store counts in tokens of a full reserve of TOKENS_MAX, however many a dependency may have
     net = (now.tokens - before.tokens) * TOKENS_MAX / d.budget.reserve
     requests = now.requests - before.requests
+    asked_ms = round(max(0.0, now.asked_s - now_s) * 1000) if now.asked_s > before.asked_s else 0
     good, failed, throttled = (late - early for late, early in zip(now.stale, before.stale, strict=True))
     return Report(
         worker, requests, now.successes - before.successes, now.failures - before.failures,
         now.throttled - before.throttled, spent=max(0.0, -net), earned=max(0.0, net),
         rate=requests / max(EVERY_S / 2, min(gone_s, LATELY_S)) or None, runs=now.runs - before.runs, epoch=d.epoch,
-        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=round(d.limiter.pause_s(now_s) * 1000),
+        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=asked_ms,
     )  # fmt: skip
 
 
@@ -176,4 +181,4 @@ def _keep_pace(dependency: Dependency, shared: Shared, now_s: float) -> None:
     dependency.budget.unmetered = shared.rate is not None
     limiter.lead(now_s, shared.rate)
     if shared.pause_ms:
-        limiter.pause(now_s, shared.pause_ms / 1000)
+        limiter.pause(now_s, shared.pause_ms / 1000, heard=True)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
+import perdure.calls.home  # noqa: F401  cells and their workers tell each other of services
 from perdure.calls.binding import bind
 from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency

@@ -53,8 +53,8 @@ class Work:
 class Messenger(Protocol):
     """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
 
-    def pack(self) -> object:
-        """In the worker: what a cell should know, as plain values."""
+    def pack(self, slots: int = 1) -> object:
+        """In the worker, which has so many slots: what a cell should know, as plain values."""
 
     def over(self) -> None:
         """In the worker: a cell for which something was packed has ended."""

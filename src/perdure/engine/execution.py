@@ -221,7 +221,7 @@ class Execution:
         # a stage that could as well run here has the environment that it would have here
         trusted = not stage.isolate
         settings, passed = given(), passes("*") if trusted else nursery.passes
-        known = {name: messenger.pack() for name, messenger in MESSENGERS.items()}
+        known = {name: messenger.pack(self.runner.slots) for name, messenger in MESSENGERS.items()}
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
