@@ -68,8 +68,10 @@ class Dependency:
         knobs: Knobs | None = None,
     ) -> None:
         self.name = name
+        self.tuned = knobs is not None  # in code
         if knobs is not None:
             give(name, knobs)
+        self._given = (budget is not None, limiter is not None, breaker is not None)
         self.knobs = found = knobs_of(name)
         self.budget = budget or Budget(found.tokens, found.earned)
         self.limiter = limiter or Limiter(floor_per_s=found.floor_per_s)
@@ -101,6 +103,8 @@ class Dependency:
     def forget(self) -> None:
         """Begin again, as if the service had never been called."""
         self._begin()
+        self.tune()
+        self.limiter.led = self.breaker.led = False
         self.expect(1.0)
         self.budget.unmetered = False
         self.budget.tokens = self.budget.reserve
@@ -109,6 +113,28 @@ class Dependency:
         self.breaker.strained = False
         if self.rows is not None:
             self.rows.clear()
+
+    def tune(self) -> None:
+        """Take over its numbers as code and environment want them now; parts that were given whole keep theirs."""
+        self.knobs = found = knobs_of(self.name)
+        budget_given, limiter_given, breaker_given = self._given
+        if not budget_given:
+            self.budget.reserve, self.budget.ratio = found.tokens, found.earned
+            self.budget.tokens = min(self.budget.tokens, found.tokens)
+        if not limiter_given:
+            self.limiter.floor_per_s = found.floor_per_s
+        if not breaker_given:
+            self.breaker.consecutive = round(found.failures)
+            self.breaker.open_s, self.breaker.open_max_s = found.probe_s, found.probe_max_s
+
+    def leave_fleet(self, now_s: float) -> None:
+        """There is no fleet any more: what it held or limited is free again, and this process judges by itself."""
+        self.limiter.led = self.breaker.led = self.budget.unmetered = self.ramping = False
+        self.limiter.lead(now_s, None)
+        self.expect(1.0)
+        if self.held is not None:
+            self.held = None
+            self.breaker.reset(now_s)
 
     @property
     def troubled(self) -> bool:

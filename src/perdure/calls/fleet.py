@@ -27,6 +27,7 @@ EVERY_S, EARLY_S = (
     0.1,
 )  # a dependency of which nothing is amiss is told of so often, others twice as often
 LATELY_S = 5.0
+IDLE_S = 5.0  # of what nobody here calls, the others are asked so often
 LATENCY_S_MAX = 2.0
 LAST_MS = 1_000  # a burst of failures is not an outage: it must last
 _log = logging.getLogger("perdure.calls")
@@ -64,14 +65,18 @@ class Fleet:
         self._shared_s: dict[str, float] = {}  # when each was told of
 
     async def run(self) -> None:
-        """Until cancelled; a store that is away is asked again a second later."""
+        """Until cancelled; a store that is away is asked again a second later. After it each process decides alone."""
         self.record()
         try:
             while True:
+                await self.exchange()  # first of all: a service may be held or paused
                 await asyncio.sleep(EVERY_S / 2)
-                await self.exchange()
         finally:
-            await self.exchange()
+            try:
+                await self.exchange()
+            finally:
+                for dependency in list(self.dependencies.values()):
+                    dependency.leave_fleet(self.timing.clock())
 
     def record(self) -> None:
         """Keep operations from now on, to be written down."""
@@ -86,7 +91,7 @@ class Fleet:
                 await self._record(dependency)
                 await self._share(dependency)
             except PerdureError:  # the store is unavailable: each process decides alone
-                dependency.limiter.led = dependency.breaker.led = False
+                dependency.limiter.led = dependency.breaker.led = dependency.budget.unmetered = False
             except Exception:
                 _log.exception("sharing what is known of %s failed", dependency.name)
 
@@ -94,9 +99,8 @@ class Fleet:
         before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
         now_s = self.timing.clock()
         gone_s = now_s - self._shared_s.get(d.name, -math.inf)
-        if not d.troubled and (
-            now == before or (now.failures == before.failures and gone_s < EVERY_S - EARLY_S)
-        ):
+        soon = gone_s < IDLE_S if now == before else gone_s < EVERY_S - EARLY_S
+        if soon and not d.troubled and now.failures == before.failures:
             return  # nothing happened, or nothing is amiss and there is time
         shared = await self.store.exchange(d.name, report(d, self.worker, before, now, now_s, gone_s))
         self._shared_s[d.name] = now_s

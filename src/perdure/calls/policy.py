@@ -97,7 +97,10 @@ class Policy:
         self.best_effort = best_effort
         self._check()
         self.dependency = dependency or known(name)
-        DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
+        shared = DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
+        if shared is not self.dependency and self.dependency.tuned:
+            self.dependency = shared  # a second one would learn nothing from the fleet
+            shared.tune()
         self.timing = timing
 
     def _check(self) -> None:

@@ -174,15 +174,19 @@ def observe(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     return _test(pace, seen, now_ms) if pace.phase == "test" else _pressed(pace, seen, now_ms)
 
 
-def held(pace: Pace, now_ms: int) -> Pace:
-    """What is left of it while the service is down: the share that is usual."""
-    return CALM if pace.share == 1 else Pace("free", now_ms, pace.share, counted_ms=now_ms)
+def held(pace: Pace, now_ms: int, pause_ms: int = 0) -> Pace:
+    """What is left of it while the service is down: the share that is usual, and a pause that it asked for. A worker
+    was asked for so long just now."""
+    until_ms = max(pace.pause_ms, now_ms + pause_ms if pause_ms else 0)
+    until_ms = until_ms if until_ms > now_ms else 0
+    calm = CALM if pace.share == 1 else Pace("free", now_ms, pace.share, counted_ms=now_ms)
+    return replace(calm, pause_ms=until_ms) if until_ms else calm
 
 
 def _note(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     """Failures in a row over the whole fleet, and the longest pause that was asked for: they count in any phase."""
     if pace.counted_ms and now_ms - pace.counted_ms > FORGET_MS:
-        pace = CALM
+        pace = replace(CALM, pause_ms=pace.pause_ms)
     row = seen.row if seen.good else pace.row + seen.failed
     row_ms = now_ms if seen.good or not pace.row else pace.row_ms
     until_ms = max(pace.pause_ms, now_ms + seen.pause_ms if seen.pause_ms else 0)

@@ -34,7 +34,7 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
     before = Pace.from_text(paced)
     if down_ms is not None and ramp_ms is None:
-        pace = held(before, now_ms)
+        pace = held(before, now_ms, report.pause_ms)
     else:
         pace = observe(before, seen_of(report, tokens, rates), now_ms)
     if pace.phase != before.phase:

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
 from perdure.core.fleet import TOKENS_MAX
-from perdure.core.knobs import knobs_of
+from perdure.core.knobs import usable_knobs_of
 from perdure.core.lane import like, plain
 from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State, job_name
 from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
@@ -112,7 +112,7 @@ def dependency(row: Row) -> DependencyRecord:
     state = pace.word if down_ms is None else "down" if ramp_ms is None else "ramping"
     breaker = {"down": "open", "ramping": "half_open"}.get(state, "closed")
     share = None if pace.reason is None else round(pace.seen, 3)
-    most = knobs_of(name).tokens
+    most = usable_knobs_of(name).tokens
     return DependencyRecord(
         name, state, down_ms, reason if down_ms is not None else pace.reason, held_by, 0, probe_at_ms, probes,
         ramp_per_s, nominal_per_s, tokens * most / TOKENS_MAX, most, pace.rate or None, pace.pause_ms or None, share,
