@@ -235,7 +235,10 @@ def test_after_the_fleet_a_process_decides_alone(store_url: str) -> None:
         await asyncio.gather(running, return_exceptions=True)
         assert one.policy.call(Script("fine")) == "fine"
         state = one.service
-        assert not (state.limiter.led or state.breaker.led or state.budget.unmetered or state.held)
+        assert not (state.limiter.led)
+        assert not (state.breaker.led)
+        assert not (state.budget.unmetered)
+        assert not (state.held)
         assert state.limiter.rate is None
 
     played(store_url, play)

@@ -157,5 +157,6 @@ def test_what_is_forgotten_begins_as_new(monkeypatch: pytest.MonkeyPatch) -> Non
     state.limiter.floor_per_s = 0.01
     monkeypatch.setenv("PERDURE_DEPENDENCY_FORGOTTEN_TOKENS", "40")
     state.forget()
-    assert not (state.limiter.led or state.breaker.led)
+    assert not (state.limiter.led)
+    assert not (state.breaker.led)
     assert (state.limiter.floor_per_s, state.budget.tokens) == (0.5, 40)

@@ -61,7 +61,7 @@ def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
     found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
     down_ms, reason, tokens, paced, ramp_ms = found[0] if found else (None, None, TOKENS_MAX, None, None)
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
-    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced), ramp_ms, rates)
+    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced).at(now_ms), ramp_ms, rates)
 
 
 def shared_of(
