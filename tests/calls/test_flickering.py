@@ -110,6 +110,7 @@ def test_a_service_that_answers_nobody_is_asked_less_and_less() -> None:
 
 def test_a_document_that_is_always_refused_ends_although_others_are_answered() -> None:
     job, error = FIRST, RetryLater("not you", delay_s=3.0, chance=0.3)
+    decided = outcome(job, Raised("embed", error))
     for _ in range(500):
         decided = outcome(job, Raised("embed", error))
         if isinstance(decided, Dead):
