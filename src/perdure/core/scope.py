@@ -27,7 +27,9 @@ class Work:
     probed: bool | None = None
     deadline_s: float | None = None  # monotonic: its calls must be over by then
     allowed_s: float = 0.0  # monotonic: when the store last said that what it needs is up
-    kept: dict[str, int] = field(default_factory=dict)  # requests that were made when something was last saved
+    kept: dict[str, int] = field(
+        default_factory=dict
+    )  # requests that were made when something was last saved
     repeated: dict[str, int] = field(default_factory=dict)  # requests since then that were retries
 
     def count(self, dependency: str) -> int:
