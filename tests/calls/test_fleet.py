@@ -216,7 +216,8 @@ def test_a_pause_does_not_grow_by_being_told(store_url: str) -> None:
         await one.fleet.exchange()
         (known,) = await store.dependencies()
         for process in (one, two) * 3:
-            process.service.failures += 1  # something to tell, while the clock of the calls stands still
+            process.service.failures += 1  # something to tell
+            store.clock.turn(50)  # type: ignore[attr-defined]  # a round trip, in which the calls' clock stands still
             await process.fleet.exchange()
         (later,) = await store.dependencies()
         assert later.paused_until_ms == known.paused_until_ms
