@@ -171,25 +171,43 @@ class Flickering(Rescheduled):
 
 
 class RetryLater(StageSignal):
-    """Not now: the document is rescheduled after `delay_s` and no attempt is charged."""
+    """Not now: the document is rescheduled after `delay_s` and no attempt is charged. `chance`: the service answers
+    others meanwhile, and so likely is it that a run of the stage is refused by accident."""
 
     code = "retry_later"
+    chance: float | None = None
 
-    def __init__(self, message: str = "", *, delay_s: float = 60.0, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        delay_s: float = 60.0,
+        code: str | None = None,
+        chance: float | None = None,
+    ) -> None:
         super().__init__(message, code=code)
-        self.delay_s = delay_s
+        self.delay_s, self.chance = delay_s, chance
 
 
 class RateLimited(RetryLater):
-    """A service asked us to slow down; `delay_s` is what it asked for. `ours`: our own limiter did, unasked."""
+    """A service asked us to slow down; `delay_s` is what it asked for. `ours`: our own limiter did; `paused`: because
+    the service asked all for silence."""
 
     code = "rate_limited"
+    ours = paused = False
 
     def __init__(
-        self, message: str = "", *, delay_s: float = 60.0, code: str | None = None, ours: bool = False
+        self,
+        message: str = "",
+        *,
+        delay_s: float = 60.0,
+        code: str | None = None,
+        ours: bool = False,
+        paused: bool = False,
+        chance: float | None = None,
     ) -> None:
-        super().__init__(message, delay_s=delay_s, code=code)
-        self.ours = ours
+        super().__init__(message, delay_s=delay_s, code=code, chance=chance)
+        self.ours, self.paused = ours, paused
 
 
 class DependencyDown(StageSignal):

@@ -44,6 +44,15 @@ def test_ten_failures_in_a_row_are_borne_the_eleventh_opens() -> None:
     assert breaker.admit(1.0) is None
 
 
+@pytest.mark.parametrize("failures", [1, 3, 9, 12])
+def test_as_many_failures_are_borne_as_somebody_wants(failures: int) -> None:
+    breaker = calm(consecutive=failures)
+    fail(breaker, failures, 0.0)
+    assert state(breaker) == "closed"
+    fail(breaker, 1, 0.0)
+    assert state(breaker) == "open"
+
+
 def test_a_success_breaks_the_row() -> None:
     breaker = calm(least=1_000)
     for _ in range(20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from perdure.calls.dependency import Dependency
 from perdure.calls.fleet import Fleet
 from perdure.calls.policy import Policy
 from perdure.core.pace import Pace
-from perdure.errors import DependencyDown, RateLimited
+from perdure.errors import DependencyDown, RateLimited, StoreUnavailable
 from perdure.store.base import Query, Steps
 from perdure.store.sql_store import SqlStore
 from tests.calls.making import HttpError, Script, World, at_work
@@ -175,5 +176,86 @@ def test_nothing_is_written_while_nothing_happens(store_url: str) -> None:
         one.fleet.store = None  # type: ignore[assignment]  # a store that must not be asked
         await one.fleet.exchange()
         assert flushes == await store.dependencies()
+
+    played(store_url, play)
+
+
+def test_a_pause_is_known_to_a_worker_that_makes_no_calls_and_outlasts_a_hold(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        one.ask(Script(HttpError(429, {"retry-after": "90"})), 3)
+        await one.fleet.exchange()
+        await store.hold("service", "away", by="breaker")
+        one.ask(Script("fine"))
+        await one.fleet.exchange()
+        assert one.service.held is not None
+        await two.fleet.exchange()  # it has called nobody yet
+
+        now_s = two.fleet.timing.clock()
+        assert two.service.held is not None
+        assert 80 < two.service.limiter.pause_s(now_s) <= 90
+
+    played(store_url, play)
+
+
+def test_a_worker_that_makes_no_calls_asks_every_few_seconds(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        await two.fleet.exchange()
+        await store.hold("service", "maintenance", by="ada")
+        await two.fleet.exchange()
+        assert two.service.held is None
+        two.fleet.timing.sleep(5.0)
+        await two.fleet.exchange()
+        assert two.service.held == "maintenance"
+
+    played(store_url, play)
+
+
+def test_a_pause_does_not_grow_by_being_told(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        one.ask(Script(HttpError(429, {"retry-after": "90"})), 3)
+        await one.fleet.exchange()
+        (known,) = await store.dependencies()
+        for process in (one, two) * 3:
+            process.service.failures += 1  # something to tell
+            store.clock.turn(50)  # type: ignore[attr-defined]  # a round trip, in which the calls' clock stands still
+            await process.fleet.exchange()
+        (later,) = await store.dependencies()
+        assert later.paused_until_ms == known.paused_until_ms
+
+    played(store_url, play)
+
+
+def test_after_the_fleet_a_process_decides_alone(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        await store.hold("service", "maintenance", by="ada")
+        running = asyncio.create_task(one.fleet.run())
+        async with asyncio.timeout(10):
+            while one.service.held is None:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert one.policy.call(Script("fine")) == "fine"
+        state = one.service
+        assert not (state.limiter.led)
+        assert not (state.breaker.led)
+        assert not (state.budget.unmetered)
+        assert not (state.held)
+        assert state.limiter.rate is None
+
+    played(store_url, play)
+
+
+def test_without_a_store_retries_are_paid_for_again(store_url: str) -> None:
+    async def play(store: SqlStore, one: Process, two: Process) -> None:
+        one.ask(Script("fine"))
+        one.service.budget.unmetered = one.service.limiter.led = True
+
+        async def away(name: str, report: object) -> None:
+            raise StoreUnavailable("it is away")
+
+        one.fleet.store = SimpleNamespace(exchange=away, record_calls=away)  # type: ignore[assignment]
+        one.service.rows = None
+        await one.fleet.exchange()
+        assert not one.service.budget.unmetered
 
     played(store_url, play)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
@@ -13,10 +11,9 @@ import pytest
 
 from perdure import Context, Document, Pipeline
 from perdure.calls import Dependency, FullJitter, Policy, Timing
-from perdure.calls.dependency import DEPENDENCIES, Home
+from perdure.calls.dependency import DEPENDENCIES
 from perdure.calls.fleet import Fleet
 from perdure.calls.timing import TIMING
-from perdure.core.scope import Work
 from perdure.engine.sweeper import Retention
 from perdure.testing import FakeClock, Trial, _round, _worker, drain, tick, trial
 from tests.calls import celled
@@ -197,45 +194,6 @@ def test_an_outage_that_only_cells_see_costs_nothing_either(store_url: str) -> N
         assert {app.status(id_).state for id_ in ids} == {"held"}
         assert [(d.name, d.held_by) for d in app.dependencies()] == [(celled.NAME, "breaker")]
         assert not any(a.charged for id_ in ids for a in app.attempts(id_))
-
-
-def test_a_cell_that_serves_another_document_knows_what_the_worker_knows_by_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        sys.modules[Home.__module__], "recording", False
-    )  # it is set for good where cells begin
-    state, worker = forget(celled.NAME), Home()
-    for open_ in (True, False, True):
-        worker.unpack([[celled.NAME, None, open_, 0.0, 1.0, False, [0, 0], -math.inf, None, 0.0]])
-        assert state.breaker.state == ("open" if open_ else "closed")
-
-
-def test_a_cell_keeps_the_rate_and_the_pause_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Home.__module__], "recording", False)
-    state, home = forget(celled.NAME), Home()
-    now_s = TIMING.clock()
-    state.limiter.lead(now_s, 8.0)
-    state.limiter.pause(now_s, 60.0)
-    first, second = home.pack(), home.pack()
-    for packed, rate in ((first, 8.0), (second, 4.0)):  # two cells run: each has its part
-        state = forget(celled.NAME)
-        Home().unpack([one for one in packed if one[0] == celled.NAME])
-        assert state.limiter.rate == rate
-        assert 50 < state.limiter.pause_s(TIMING.clock()) <= 60
-        assert state.budget.unmetered
-    home.over()
-    assert home.cells == 1
-
-
-def test_a_pause_that_a_cell_was_asked_for_binds_its_worker() -> None:
-    state, home = forget(celled.NAME), Home()
-    work = Work("1", "d", "o", "p", "s", 1)
-    home.learn([[celled.NAME, 3, 0, 0, 3, 10.0, 0, 60.0, []]], work)
-    assert 50 < state.limiter.pause_s(TIMING.clock()) <= 60
-    assert state.throttled == 3
-    with pytest.raises(ValueError, match="pause"):
-        home.learn([[celled.NAME, 3, 0, 0, 3, 10.0, 0, -1.0, []]], work)
 
 
 def forget(name: str) -> Dependency:

@@ -113,3 +113,50 @@ def test_the_fleet_shares_as_many_tokens_as_there_are(
             assert (shown.probe_at_ms or 0) - (shown.since_ms or 0) == 20_000
 
     asyncio.run(run())
+
+
+def test_numbers_that_do_not_fit_each_other_are_refused_before_a_worker_claims(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_DEPENDENCY_OCR_PROBE_S", "120")  # and 60 is the longest
+    with pytest.raises(SettingInvalid, match=r"PERDURE_DEPENDENCY_OCR_.*probe_max_s"):
+        check()
+
+    async def look() -> None:
+        async with StoreWorld(store_url) as world:
+            await world.store.hold("ocr", "away", BREAKER)
+            (shown,) = await world.store.dependencies()  # one who only looks is shown what there is
+            assert (shown.name, shown.tokens_max) == ("ocr", 10)
+
+    asyncio.run(look())
+    monkeypatch.setenv("PERDURE_DEPENDENCY_OCR_PROBE_MAX_S", "600")
+    check()
+
+
+def test_small_letters_are_read_as_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("perdure_dependency_ocr_tokens", "33")
+    assert knob_of("perdure_dependency_ocr_tokens") == "tokens"
+    assert knobs_of("ocr").tokens == 33
+    monkeypatch.setenv("PERDURE_DEPENDENCY_OCR_TOKENS", "44")
+    assert knobs_of("ocr").tokens == 44
+    monkeypatch.setenv("perdure_dependency_ocr_earned", "many")
+    with pytest.raises(SettingInvalid, match="EARNED"):
+        check()
+
+
+def test_a_policy_whose_service_is_known_tunes_that_one() -> None:
+    first = Policy("tuned-late")
+    second = Policy("tuned-late", dependency=Dependency("tuned-late", knobs=Knobs(tokens=30, failures=25)))
+    assert second.dependency is first.dependency
+    assert (first.dependency.budget.reserve, first.dependency.breaker.consecutive) == (30, 25)
+
+
+def test_what_is_forgotten_begins_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Policy("forgotten").dependency
+    state.limiter.led = state.breaker.led = True
+    state.limiter.floor_per_s = 0.01
+    monkeypatch.setenv("PERDURE_DEPENDENCY_FORGOTTEN_TOKENS", "40")
+    state.forget()
+    assert not (state.limiter.led)
+    assert not (state.breaker.led)
+    assert (state.limiter.floor_per_s, state.budget.tokens) == (0.5, 40)

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.calls import Policy
 from perdure.calls.scope import SCOPE
-from perdure.errors import Rescheduled
+from perdure.errors import RateLimited, Rescheduled
 from tests.calls.making import HttpError, Script, World, at_work
 
 
@@ -85,14 +85,14 @@ def test_nor_is_a_retry_sent_after_it(way: str) -> None:
     assert service.calls == 1
 
 
-def test_inside_a_job_it_reschedules_and_blames_nobody(way: str) -> None:
+def test_inside_a_job_it_comes_back_in_seconds_and_blames_nobody(way: str) -> None:
     world = Sleepy()
     world.late_s = 60.0
     policy = limited(world.policy(total_s=10.0, idempotent=False), world.now_s)
 
-    with at_work(), pytest.raises(Rescheduled, match="not sent"):
+    with at_work(), pytest.raises(RateLimited) as raised:
         ask(way, policy, Script("fine"))
-    assert policy.dependency.failures == 0
+    assert (raised.value.ours, policy.dependency.failures) == (True, 0)
 
 
 def test_a_stage_whose_time_is_over_sends_nothing(way: str) -> None:
@@ -135,3 +135,20 @@ def test_the_call_around_decides_when_an_inner_one_has_no_time_left(way: str) ->
 
     assert (outer.call(inner.call, service) if way == "plain" else asyncio.run(nested())) == "fine"
     assert service.calls == 1
+
+
+def test_a_wait_that_the_limiter_caused_never_lasts_beyond_the_deadline(way: str) -> None:
+    """A job in a fleet looks for its turn again and again; its time is over before it has one."""
+    world = World(chance=0.99)
+    policy = world.policy(total_s=0.65)
+    limiter = policy.dependency.limiter
+    limiter.led = True
+    limiter.lead(world.now_s, 0.5)
+    limiter.ask(world.now_s, 10.0)
+    limiter.ask(world.now_s, 10.0)
+    began_s = world.now_s
+
+    with at_work(), pytest.raises(RateLimited) as raised:
+        ask(way, policy, Script("fine"))
+    assert raised.value.ours
+    assert world.now_s <= began_s + 0.6501

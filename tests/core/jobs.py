@@ -58,7 +58,7 @@ def after(job: Job, decided: Outcome) -> Job:
     """What a settled outcome leaves behind."""
     match decided:
         case Retry():
-            return replace(job, crashes=decided.crashes, suspect=decided.suspect)
+            return replace(job, crashes=decided.crashes, suspect=decided.suspect, flickers=0)
         case Later():
             return replace(
                 job,

@@ -159,9 +159,11 @@ def test_a_test_that_nobody_takes_part_in_ends() -> None:
     assert pace.epoch - 1_000 <= 6 * TEST_MS
 
 
-def test_a_hold_keeps_the_share_that_is_usual_and_nothing_else() -> None:
+def test_a_hold_keeps_the_share_that_is_usual_and_a_pause_and_nothing_else() -> None:
     pressed = Pace("pressed", 5, 0.6, rate=9.0, row=30, pause_ms=9)
-    assert held(pressed, 7) == Pace("free", 7, 0.6, counted_ms=7)
+    assert held(pressed, 7) == Pace("free", 7, 0.6, counted_ms=7, pause_ms=9)
+    assert held(pressed, 9) == Pace("free", 9, 0.6, counted_ms=9)
+    assert held(CALM, 9, 4) == Pace(pause_ms=13)
     assert held(Pace("pressed", 5, rate=9.0, row=30), 7) == CALM
 
 
@@ -188,7 +190,7 @@ def test_whatever_is_reported_shares_are_shares_and_texts_can_be_read(
         seen = Seen(good, failed, throttled, pace.epoch if ours else 7, tokens, asked, failed, pause_ms)
         pace = observe(pace, seen, now_ms)
         assert 0 < pace.share <= 1
-        assert 0 < pace.seen < 1
+        assert 0 < pace.seen <= 1
         assert 0 <= pace.answers <= 1
         assert pace.rate >= 0
         assert (pace.rate > 0) == (pace.phase != "free")

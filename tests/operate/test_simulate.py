@@ -24,7 +24,7 @@ from perdure.operate.simulate.model import Model
 from perdure.operate.simulate.plot import check
 from perdure.operate.simulate.policy import POLICIES
 from perdure.operate.simulate.service import Service
-from perdure.operate.simulate.world import World
+from perdure.operate.simulate.world import Call, World
 from perdure.store.base import Query, Steps
 from perdure.store.open import open_store
 
@@ -379,3 +379,15 @@ def test_a_model_from_the_store_says_what_it_found(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "openai: 240 operations, 4.00/s in the busiest minute" in result.stderr
     assert "4 calls/s, capacity 5/s" in result.stdout
+
+
+def test_a_job_is_never_charged_while_nobody_is_answered() -> None:
+    """As in the real thing, however often its calls fail."""
+    model = Model(clients=1)
+    world = World(model, POLICIES["ours"], 1, jobs=True)
+    client = world.clients[0]
+    assert client.dependency is not None
+    call = Call(client, 0.0, True)
+    for now_s in range(40):
+        world._given_up(call, float(now_s))
+    assert (call.tries, call.given_back) == (0, 40)

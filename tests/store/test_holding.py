@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from perdure.store import holding
 from perdure.store.base import BREAKER
-from perdure.store.operations import Cancel, NewJob, Promote, Requeue, Settle
+from perdure.store.operations import Cancel, NewJob, Promote, Report, Requeue, Settle
 from perdure.store.sql_store import SqlStore
 from tests.store.locks import locked
 from tests.store.making import (
@@ -496,3 +497,15 @@ async def test_a_parked_document_can_be_the_probe(world: World) -> None:
     assert await claimed(world) == ["a"]
     await world.store.refill()
     assert await claimed(world) == []
+
+
+async def test_a_probe_does_not_come_before_the_service_wants_to_be_asked(world: World) -> None:
+    said = Report(world.worker, 3, 0, 0, 3, 0.0, 0.0, 3.0, runs=1, row=0, pause_ms=20_000)
+    await world.store.exchange("ocr", said)
+    await away(world)
+    await world.store.exchange("ocr", replace(said, pause_ms=0))  # a hold does not make it forget
+    await world.add(document("a", lane="ocr"))
+
+    assert await passes(world, 4_000) == 0
+    assert await passes(world, 15_999) == 0
+    assert await passes(world, 1) == 1

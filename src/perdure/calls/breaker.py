@@ -194,6 +194,8 @@ class Breaker:
     def too_many(self, row: int, answered: float) -> bool:
         """Whether chance does not explain this many failures in a row, here or of the whole fleet, of a service that
         answered this share of its requests before."""
+        if answered >= 1:
+            return row > self.consecutive
         by_chance = math.log(CHANCE) / math.log(1 - CAUTION * max(answered, AWAY_SHARE))
         return row > max(self.consecutive, by_chance)
 

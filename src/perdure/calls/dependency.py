@@ -8,25 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
 
 from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
 from perdure.calls.limiter import EPOCH_S, PAUSE_S_MAX, Limiter
-from perdure.calls.timing import TIMING, Timing
+from perdure.calls.timing import Timing
 from perdure.core.frozen import frozen
 from perdure.core.knobs import Knobs, give, knobs_of
-from perdure.core.scope import MESSENGERS, PACKED, WORK, Work
+from perdure.core.scope import WORK, Work
 
 RECENT_S = 15.0  # what came back in this time, and up to as long before, tells how a service answers
+SURE = 1 - 1e-9  # less than 1, which says that nobody was answered
 DOUBT = 8  # failures that are added to what was seen: a few successes do not prove that a service never fails
 NEVER = (-math.inf, 0, 0)
-REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all
+REFUSALS = 3  # in a row that say for how long to wait: then it is not one call that is to wait, but all; ...
+REFUSED_CHANCE = 0.01  # ... more of them where refusals are usual
 WRITTEN_S = 2.0  # after which what one worker found out is in the store for certain
 ROWS_MAX = 10_000  # of operations that wait to be recorded; more are only counted
-NAME_MAX = 200  # characters, of what a cell tells
-COUNT_MAX, TIME_MAX = (1 << 31) - 1, 1 << 43
-TOLD_MAX = 1_000  # outcomes of one report that move breaker and limiter, which need far fewer
 STRANGE_MAX = 100
 
 
@@ -70,8 +68,10 @@ class Dependency:
         knobs: Knobs | None = None,
     ) -> None:
         self.name = name
+        self.tuned = knobs is not None  # in code
         if knobs is not None:
             give(name, knobs)
+        self._given = (budget is not None, limiter is not None, breaker is not None)
         self.knobs = found = knobs_of(name)
         self.budget = budget or Budget(found.tokens, found.earned)
         self.limiter = limiter or Limiter(floor_per_s=found.floor_per_s)
@@ -94,6 +94,7 @@ class Dependency:
         self._older = self._newer = NEVER  # when a failure was counted, successes and failures before
         self.others = (0, 0)  # in a cell: successes and failures of late that its worker knew of
         self.success_s = -math.inf
+        self._calls: dict[str, int] = {}  # by stage: the most that a run made without saving
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
         self.nested = 0  # calls that ran inside another policy's
@@ -102,6 +103,8 @@ class Dependency:
     def forget(self) -> None:
         """Begin again, as if the service had never been called."""
         self._begin()
+        self.tune()
+        self.limiter.led = self.breaker.led = False
         self.expect(1.0)
         self.budget.unmetered = False
         self.budget.tokens = self.budget.reserve
@@ -110,6 +113,28 @@ class Dependency:
         self.breaker.strained = False
         if self.rows is not None:
             self.rows.clear()
+
+    def tune(self) -> None:
+        """Take over its numbers as code and environment want them now; parts that were given whole keep theirs."""
+        self.knobs = found = knobs_of(self.name)
+        budget_given, limiter_given, breaker_given = self._given
+        if not budget_given:
+            self.budget.reserve, self.budget.ratio = found.tokens, found.earned
+            self.budget.tokens = min(self.budget.tokens, found.tokens)
+        if not limiter_given:
+            self.limiter.floor_per_s = found.floor_per_s
+        if not breaker_given:
+            self.breaker.consecutive = round(found.failures)
+            self.breaker.open_s, self.breaker.open_max_s = found.probe_s, found.probe_max_s
+
+    def leave_fleet(self, now_s: float) -> None:
+        """There is no fleet any more: what it held or limited is free again, and this process judges by itself."""
+        self.limiter.led = self.breaker.led = self.budget.unmetered = self.ramping = False
+        self.limiter.lead(now_s, None)
+        self.expect(1.0)
+        if self.held is not None:
+            self.held = None
+            self.breaker.reset(now_s)
 
     @property
     def troubled(self) -> bool:
@@ -137,10 +162,23 @@ class Dependency:
         service asks all for silence, for as long as it asked any of them."""
         first = self._refused_at != self.successes
         self.refusals = 1 if first else self.refusals + 1
-        self._asked_s = max(-math.inf if first else self._asked_s, now_s + hint_s)
+        self._asked_s = max(-math.inf if first else self._asked_s, now_s + min(hint_s, PAUSE_S_MAX))
         self._refused_at = self.successes
-        if self.refusals >= REFUSALS:
+        by_chance = math.log(REFUSED_CHANCE) / math.log(1 - self.share) if self.share < 1 else 0.0
+        if self.refusals >= max(REFUSALS, by_chance):
             self.limiter.pause(now_s, self._asked_s - now_s)
+
+    def refused_last(self, now_s: float) -> tuple[int, float]:
+        """Refusals since the last success, and the longest wait that they asked for and that is left."""
+        if self._refused_at != self.successes or not self.refusals:
+            return 0, 0.0
+        return self.refusals, max(0.0, self._asked_s - now_s)
+
+    def begin_in_cell(self, others: tuple[int, int], success_s: float, epoch: int, epoch_s: float) -> None:
+        """What the worker knew; nothing was asked here yet."""
+        self.others, self._older, self._newer = others, NEVER, NEVER
+        self.refusals, self._refused_at, self._asked_s = 0, -1, -math.inf
+        self.success_s, self.epoch, self.epoch_s, self.stale = success_s, epoch, epoch_s, [0, 0, 0]
 
     @property
     def fared(self) -> tuple[int, int]:
@@ -149,13 +187,27 @@ class Dependency:
         more = (self.successes - successes, self.failures + self.throttled - failures)
         return self.others[0] + more[0], self.others[1] + more[1]
 
-    def chance(self, tries: int) -> float:
-        """How likely it is that so many requests of one call failed by chance, as others fared of late; 1 where nobody
-        else was answered, because the service may be away."""
+    def chance(self, tries: int, calls: int = 1) -> float:
+        """How likely it is that all of so many requests of any of these calls fail by chance, as others fared of late;
+        1 where nobody else was answered, because the service may be away."""
         good, bad = self.fared
+        if not good:
+            return 1.0
         bad = max(0, bad - tries)
         share = min(good / (good + bad + DOUBT), 1.2 * self.share)
-        return math.pow(1 - share, tries) if good else 1.0
+        of_one = math.pow(1 - share, tries)
+        return min(SURE, 1 - math.pow(1 - of_one, max(1, calls)))
+
+    def calls_of(self, work: Work) -> int:
+        """How many calls a run of this stage makes without saving, as far as runs that failed have shown."""
+        stage = f"{work.pipeline} {work.stage}"
+        if stage in self._calls or len(self._calls) < STRANGE_MAX:
+            self._calls[stage] = max(self._calls.get(stage, 0), work.unsaved(self.name) + 1)
+        return self._calls.get(stage, 1)
+
+    def answers(self, now_s: float, within_s: float) -> bool:
+        """Whether anybody was answered of late."""
+        return self.fared[0] > 0 or now_s - self.success_s <= within_s
 
     def answered(self, now_s: float) -> None:
         """A request came back well."""
@@ -244,147 +296,3 @@ def forget_all() -> None:
     """Forget what the calls of this process learned of every service: the next test begins without it."""
     for state in list(DEPENDENCIES.values()):
         state.forget()
-
-
-@frozen
-class Learned:
-    """What a cell learned of a dependency, for its worker."""
-
-    name: str
-    requests: int
-    successes: int
-    failures: int
-    throttled: int
-    tokens: float
-    dropped: int
-    pause_s: float  # of silence that the service asked all for and that is left
-    rows: list[list[Any]]  # retries, success, latency, added, time: see Operation
-
-
-class Home:
-    """A worker's state goes with a stage into its cell, and what the calls there learned comes home."""
-
-    def __init__(self) -> None:
-        self.cells = 0  # that run
-
-    def over(self) -> None:
-        """In the worker: a cell has ended."""
-        self.cells -= 1
-
-    def pack(self) -> list[list[Any]]:
-        """All that has a name here; each cell has its part of this worker's rate."""
-        self.cells += 1
-        now_s = TIMING.clock()
-        return [
-            [
-                d.name, d.held, d.breaker.state == "open", d.budget.tokens, d.share, d.ramping, list(d.fared),
-                d.success_s, None if d.limiter.rate is None else d.limiter.rate / self.cells,
-                d.limiter.pause_s(now_s),
-            ]
-            for d in DEPENDENCIES.values()
-        ]  # fmt: skip
-
-    def unpack(self, packed: list[list[Any]]) -> None:
-        """A cell begins with what its worker knew; it records its operations for the worker."""
-        begin_recording()
-        now_s = TIMING.clock()
-        for name, held, open_, tokens, share, ramping, fared, success_s, rate, pause_s in packed:
-            state = dependency(name)
-            state.limiter.reset()
-            state.limiter.led = True
-            state.limiter.lead(now_s, rate)
-            if pause_s:
-                state.limiter.pause(now_s, pause_s)
-            state.budget.unmetered = rate is not None
-            state.held, state.success_s, state.rows = held, success_s, []
-            state.budget.tokens, state.ramping = tokens, ramping
-            state.expect(share)
-            state.others, state._older, state._newer = tuple(fared), NEVER, NEVER
-            # what an earlier stage met in this cell is its worker's business by now
-            state.breaker.reset(now_s)
-            if open_:
-                state.breaker.trip(now_s)
-
-    def away(self, name: str) -> bool:
-        """Whether the breaker is open."""
-        return name in DEPENDENCIES and DEPENDENCIES[name].breaker.state == "open"
-
-    def report(self) -> list[list[Any]] | None:
-        """Of each dependency that was asked."""
-        now_s = TIMING.clock()
-        told = [
-            [
-                d.name, d.requests, d.successes, d.failures, d.throttled, d.budget.tokens, d.dropped,
-                d.limiter.pause_s(now_s),
-                [[r.retry_count, r.success, r.latency_ms, r.added_ms, r.timestamp_ms] for r in d.rows or ()],
-            ]
-            for d in DEPENDENCIES.values()
-            if d.requests
-        ]  # fmt: skip
-        for state in DEPENDENCIES.values():  # this cell may serve another stage, and tells nothing twice
-            state.requests = state.successes = state.failures = state.throttled = state.dropped = 0
-            state.rows = []
-        return told or None
-
-    def learn(self, report: Any, work: Work) -> None:
-        """As if the calls had been made here, just now. Raises: ValueError, TypeError for what no cell can tell.
-
-        A service that neither this worker nor the stage knows is heard of only while there are few.
-        """
-        now_s = TIMING.clock()
-        for told in [_learned(entry) for entry in report]:
-            if (
-                told.name not in DEPENDENCIES
-                and told.name not in work.needs
-                and len(DEPENDENCIES) >= STRANGE_MAX
-            ):
-                continue
-            state = dependency(told.name)
-            state.requests += told.requests
-            state.runs += 1
-            state.failures += told.failures - min(told.failures, TOLD_MAX)
-            state.throttled += told.throttled - min(told.throttled, TOLD_MAX)
-            state.successes += told.successes - min(told.successes, TOLD_MAX)
-            for _ in range(min(told.failures, TOLD_MAX)):
-                state.missed(now_s)
-                state.breaker.failed(now_s)
-                state.limiter.failed(now_s)
-            for _ in range(min(told.throttled, TOLD_MAX)):
-                state.missed(now_s, throttled=True)
-                state.limiter.throttled(now_s)
-            if told.pause_s:
-                state.limiter.pause(now_s, told.pause_s)
-            for _ in range(min(told.successes, TOLD_MAX)):  # last: these failures are not in a row then
-                state.answered(now_s)
-            state.budget.tokens = min(state.budget.tokens, told.tokens)
-            for row in told.rows:
-                state.record(Operation(told.name, row[0], row[1], row[2], row[3], row[4], work.job_id))
-            state.dropped += told.dropped
-
-
-def _learned(entry: Any) -> Learned:
-    """What a cell says of one dependency, each part as it must be."""
-    told = Learned(*entry)
-    counts = (told.requests, told.successes, told.failures, told.throttled, told.dropped)
-    if type(told.name) is not str or not 0 < len(told.name) <= NAME_MAX:
-        raise ValueError("a dependency without a name")
-    if any(type(count) is not int or not 0 <= count <= COUNT_MAX for count in counts):
-        raise ValueError("a count that cannot be")
-    if type(told.tokens) not in (int, float) or not 0 <= told.tokens < math.inf:
-        raise ValueError("tokens that cannot be")
-    if type(told.pause_s) not in (int, float) or not 0 <= told.pause_s <= PAUSE_S_MAX:
-        raise ValueError("a pause that cannot be")
-    if type(told.rows) is not list or len(told.rows) > ROWS_MAX:
-        raise ValueError("operations that cannot be")
-    for retries, success, *times in told.rows:
-        numbers = (retries, *times)
-        if type(success) is not bool or len(times) != 3 or any(type(one) is not int for one in numbers):
-            raise ValueError("an operation of another form")
-        if not all(0 <= one <= TIME_MAX for one in numbers) or max(retries, *times[:2]) > COUNT_MAX:
-            raise ValueError("an operation that took no time that can be")
-    return told
-
-
-MESSENGERS["calls"] = Home()
-if "calls" in PACKED:
-    Home().unpack(PACKED["calls"])

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import perdure.calls.home  # noqa: F401  what cells tell a worker is told to the fleet
 from perdure.calls.dependency import DEPENDENCIES, Dependency, begin_recording
 from perdure.calls.timing import TIMING, Timing
 from perdure.core.fleet import TOKENS_MAX
@@ -26,6 +27,7 @@ EVERY_S, EARLY_S = (
     0.1,
 )  # a dependency of which nothing is amiss is told of so often, others twice as often
 LATELY_S = 5.0
+IDLE_S = 5.0  # of what nobody here calls, the others are asked so often
 LATENCY_S_MAX = 2.0
 LAST_MS = 1_000  # a burst of failures is not an outage: it must last
 _log = logging.getLogger("perdure.calls")
@@ -42,6 +44,7 @@ class Told:
     runs: int = 0
     tokens: float = 0.0
     stale: tuple[int, int, int] = (0, 0, 0)
+    asked_s: float = 0.0  # until when its calls were asked for silence
 
 
 class Fleet:
@@ -62,14 +65,18 @@ class Fleet:
         self._shared_s: dict[str, float] = {}  # when each was told of
 
     async def run(self) -> None:
-        """Until cancelled; a store that is away is asked again a second later."""
+        """Until cancelled; a store that is away is asked again a second later. After it each process decides alone."""
         self.record()
         try:
             while True:
+                await self.exchange()  # first of all: a service may be held or paused
                 await asyncio.sleep(EVERY_S / 2)
-                await self.exchange()
         finally:
-            await self.exchange()
+            try:
+                await self.exchange()
+            finally:
+                for dependency in list(self.dependencies.values()):
+                    dependency.leave_fleet(self.timing.clock())
 
     def record(self) -> None:
         """Keep operations from now on, to be written down."""
@@ -84,7 +91,7 @@ class Fleet:
                 await self._record(dependency)
                 await self._share(dependency)
             except PerdureError:  # the store is unavailable: each process decides alone
-                dependency.limiter.led = dependency.breaker.led = False
+                dependency.limiter.led = dependency.breaker.led = dependency.budget.unmetered = False
             except Exception:
                 _log.exception("sharing what is known of %s failed", dependency.name)
 
@@ -92,9 +99,8 @@ class Fleet:
         before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
         now_s = self.timing.clock()
         gone_s = now_s - self._shared_s.get(d.name, -math.inf)
-        if not d.troubled and (
-            now == before or (now.failures == before.failures and gone_s < EVERY_S - EARLY_S)
-        ):
+        soon = gone_s < IDLE_S if now == before else gone_s < EVERY_S - EARLY_S
+        if soon and not d.troubled and now.failures == before.failures:
             return  # nothing happened, or nothing is amiss and there is time
         shared = await self.store.exchange(d.name, report(d, self.worker, before, now, now_s, gone_s))
         self._shared_s[d.name] = now_s
@@ -124,7 +130,9 @@ class Fleet:
 def told(d: Dependency) -> Told:
     """All that happened so far."""
     stale = (d.stale[0], d.stale[1], d.stale[2])
-    return Told(d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale)
+    return Told(
+        d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale, d.limiter.asked_s
+    )  # fmt: skip
 
 
 def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, gone_s: float) -> Report:
@@ -132,12 +140,13 @@ def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, go
     # the store counts in tokens of a full reserve of TOKENS_MAX, however many a dependency may have
     net = (now.tokens - before.tokens) * TOKENS_MAX / d.budget.reserve
     requests = now.requests - before.requests
+    asked_ms = round(max(0.0, now.asked_s - now_s) * 1000) if now.asked_s > before.asked_s else 0
     good, failed, throttled = (late - early for late, early in zip(now.stale, before.stale, strict=True))
     return Report(
         worker, requests, now.successes - before.successes, now.failures - before.failures,
         now.throttled - before.throttled, spent=max(0.0, -net), earned=max(0.0, net),
         rate=requests / max(EVERY_S / 2, min(gone_s, LATELY_S)) or None, runs=now.runs - before.runs, epoch=d.epoch,
-        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=round(d.limiter.pause_s(now_s) * 1000),
+        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=asked_ms,
     )  # fmt: skip
 
 
@@ -176,4 +185,4 @@ def _keep_pace(dependency: Dependency, shared: Shared, now_s: float) -> None:
     dependency.budget.unmetered = shared.rate is not None
     limiter.lead(now_s, shared.rate)
     if shared.pause_ms:
-        limiter.pause(now_s, shared.pause_ms / 1000)
+        limiter.pause(now_s, shared.pause_ms / 1000, heard=True)

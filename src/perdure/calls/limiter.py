@@ -31,7 +31,7 @@ class Limiter:
     """
 
     __slots__ = (
-        "_bad", "_changed_s", "_cut_s", "_demand", "_lock", "_next_s", "_pause_s",
+        "_asked_s", "_bad", "_changed_s", "_cut_s", "_demand", "_lock", "_next_s", "_pause_s",
         "cut", "epoch_s", "floor_per_s", "floor_share", "good", "led", "max_wait_s", "on", "rate", "rise", "share",
         "spacing_s",
     )  # fmt: skip
@@ -60,6 +60,7 @@ class Limiter:
         self.rate: float | None = None  # requests per second; None: no limit, the normal state
         self._next_s = 0.0  # when the next turn is free
         self._pause_s = 0.0  # until when the service asked for silence
+        self._asked_s = 0.0  # until when it asked calls of this process
         self._changed_s = self._cut_s = self.epoch_s = float("-inf")
         self.good = self._bad = 0  # what came back in this epoch
         self._demand = 0.0  # requests per second before the limit began
@@ -98,16 +99,23 @@ class Limiter:
         if hint_s is not None:
             self.pause(now_s, hint_s)
 
-    def pause(self, now_s: float, for_s: float) -> None:
-        """Send nothing for this long, because the service asked all for silence; a longer pause stays."""
+    def pause(self, now_s: float, for_s: float, heard: bool = False) -> None:
+        """Send nothing for this long, because the service asked all for silence; a longer pause stays. `heard`: others
+        were asked, and know of it."""
         with self._lock:
             self._pause_s = max(self._pause_s, now_s + min(for_s, PAUSE_S_MAX))
+            self._asked_s = self._asked_s if heard else max(self._asked_s, self._pause_s)
             self._next_s = max(self._next_s, self._pause_s)
             self.on = True
 
     def pause_s(self, now_s: float) -> float:
         """Seconds of silence that the service asked for and that are left."""
         return max(0.0, self._pause_s - now_s)
+
+    @property
+    def asked_s(self) -> float:
+        """Until when the service asked calls of this process for silence."""
+        return self._asked_s
 
     def lead(self, now_s: float, rate: float | None) -> None:
         """Ask for this many requests a second, because the fleet says so; None: no limit. A pause goes on."""

@@ -19,12 +19,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
+import perdure.calls.home  # noqa: F401  cells and their workers tell each other of services
 from perdure.calls.binding import bind
 from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
+from perdure.calls.inside import Inside
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import Inside, Instead, Patience, Run
+from perdure.calls.run import Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
 from perdure.calls.unbound import unbound_requests
@@ -95,7 +97,10 @@ class Policy:
         self.best_effort = best_effort
         self._check()
         self.dependency = dependency or known(name)
-        DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
+        shared = DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
+        if shared is not self.dependency and self.dependency.tuned:
+            self.dependency = shared  # a second one would learn nothing from the fleet
+            shared.tune()
         self.timing = timing
 
     def _check(self) -> None:

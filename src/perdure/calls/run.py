@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from perdure.calls import events
 from perdure.calls.breaker import Ticket
+from perdure.calls.dependency import SURE
+from perdure.calls.marks import mark, maybe_done, note
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
-from perdure.core.refusal import mark_refused
 from perdure.core.scope import Work
 from perdure.errors import (
     DependencyDown,
@@ -33,9 +34,13 @@ THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries co
 PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
 LOOK_S = 0.25  # a call of a job that waits in its slot looks for a turn this often
 THROTTLED_S = 5.0  # while a service refuses everybody without saying for how long
+SLOT_S = (
+    5.0  # a call waits so long in its slot if its stage would have to repeat others, and the service answers
+)
 SOON_S = 2.0  # a document whose call was refused comes back after about so long
 LOOKS_PER_S = 10  # for a turn at most, so that a clock that stands still does not make it wait without end
 LATENCY_WEIGHT = 0.2  # of the last answer
+LATELY_S = 30.0  # a service that answered so long ago answers others
 LATER_S_MAX = 86_400.0  # whatever a service asks for, it is asked again after a day
 
 
@@ -68,6 +73,7 @@ class Run:
         self.tries = 0
         self.waiting_s: float | None = None  # since when, for a turn
         self.looks = 0  # for one, since then
+        self.turned = False  # whether the limiter let it wait
         self.ticket: Ticket | None = None
         self.probe = work is not None and work.probe == policy.name
 
@@ -81,6 +87,7 @@ class Run:
         state, wait_s = self.policy.dependency, 0.0
         if self.deadline_s is not None and now_s >= self.deadline_s:
             return self.late(now_s)
+        self.turned &= self.waiting_s is not None
         if not self.probe and (state.held is not None or state.breaker.troubled):
             if self.work is not None and state.held is not None:
                 state.trust(self.work, now_s)
@@ -98,12 +105,13 @@ class Run:
                 if (
                     near_s < longest_s
                     and state.limiter.pause_s(now_s) <= longest_s
-                    and self.looks < LOOKS_PER_S * state.knobs.patience_s
+                    and self.looks < LOOKS_PER_S * max(state.knobs.patience_s, longest_s)
                 ):
-                    self.looks += 1
-                    return Patience(LOOK_S * (0.5 + self.policy.timing.rand()))
-                return self._refused(self._shed(wait_s))
+                    self.looks, self.turned = self.looks + 1, True
+                    return Patience(self._in_time(now_s, LOOK_S * (0.5 + self.policy.timing.rand())))
+                return self._refused(self._shed(now_s, wait_s))
         self.waiting_s, self.looks = None, 0
+        self.turned |= wait_s > 0
         self.sent_s = now_s + wait_s
         return wait_s
 
@@ -118,12 +126,28 @@ class Run:
             longest_s = PATIENCE_S + limiter.pause_s(now_s)
         else:
             longest_s = limiter.max_wait_s
-        return longest_s if self.deadline_s is None else min(longest_s, self.deadline_s - now_s)
+        if self._stays(now_s, pause_s := limiter.pause_s(now_s)):
+            longest_s = max(longest_s, pause_s)
+        return self._in_time(now_s, longest_s)
 
-    def _shed(self, wait_s: float) -> RateLimited:
+    def _in_time(self, now_s: float, wait_s: float) -> float:
+        """The wait, but not beyond the deadline."""
+        return wait_s if self.deadline_s is None else min(wait_s, max(0.0, self.deadline_s - now_s))
+
+    def _stays(self, now_s: float, wait_s: float) -> bool:
+        """Whether to keep the slot for this long: otherwise the calls that its stage made are made again, and those of
+        a service that refuses some of them may never all succeed in one run."""
+        made = 0 if self.work is None else self.work.unsaved(self.policy.name)
+        return made > 0 and wait_s <= SLOT_S and self.policy.dependency.answers(now_s, LATELY_S)
+
+    def _shed(self, now_s: float, wait_s: float) -> RateLimited:
         self._publish("shed", "limiter", delay_s=wait_s)
-        message = f"{self.policy.name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
-        return RateLimited(message, delay_s=wait_s + SOON_S * self.policy.timing.rand(), ours=True)
+        name, rand = self.policy.name, self.policy.timing.rand()
+        if self.policy.dependency.limiter.pause_s(now_s) > 0:
+            message = f"{name} refuses all requests and asked to wait {wait_s:.1f} s"
+            return RateLimited(message, delay_s=wait_s + SPREAD_S_MAX * rand, ours=True, paused=True)
+        message = f"{name} takes no more requests for now; the next turn is in {wait_s:.1f} s"
+        return RateLimited(message, delay_s=wait_s + SOON_S * rand, ours=True)
 
     def _down(self, why: str, heard: bool = False) -> DependencyDown:
         self._publish("held", why)
@@ -156,10 +180,13 @@ class Run:
             raise
 
     def late(self, now_s: float) -> Instead:
-        """The deadline passed before our turn came: nothing is sent, and no service is blamed."""
+        """The deadline passed before our turn came: nothing is sent, and no service is blamed. Nor is the job, where
+        the limiter let it wait."""
         policy = self.policy
         self._leave(now_s)
         self._ended(now_s, success=False)
+        if self.turned and self.work is not None:
+            return self._refused(self._shed(now_s, policy.dependency.limiter.pause_s(now_s)))
         error = TimeoutError(
             f"{self.operation}: no time was left when its turn came; the request was not sent"
         )
@@ -205,6 +232,8 @@ class Run:
             self._tell(verdict, now_s)
         stop, wait_s = self._next(verdict, now_s, scope)
         if stop is None:
+            if self.work is not None:
+                self.work.repeats(self.policy.name)
             self._publish("retry", verdict.reason, wait_s, verdict, error)
             return wait_s
         self._leave(now_s)
@@ -245,7 +274,10 @@ class Run:
         if (hint_s := verdict.hint_s) is not None:
             # a job that would ask again gives its slot back meanwhile
             slot = self.work is not None and self.tries <= policy.retries
-            cap_s = min(policy.hint_cap_s, state.knobs.patience_s) if slot else policy.hint_cap_s
+            keeps_s = SLOT_S if self._stays(now_s, hint_s) else 0.0
+            cap_s = (
+                min(policy.hint_cap_s, max(keeps_s, state.knobs.patience_s)) if slot else policy.hint_cap_s
+            )
             if hint_s > cap_s or self._late(now_s + hint_s):
                 return "hint", self._spread(hint_s, now_s)
             wait_s = max(wait_s, self._spread(hint_s, now_s))
@@ -271,6 +303,11 @@ class Run:
     def _late(self, then_s: float) -> bool:
         return self.deadline_s is not None and then_s > self.deadline_s
 
+    def _chance(self) -> float:
+        """How likely it is that a run of this stage fails so by accident."""
+        state, work = self.policy.dependency, self.work
+        return state.chance(self.tries, 1 if work is None else state.calls_of(work))
+
     # --- endings ---------------------------------------------------------------------------------
 
     def _end(
@@ -278,7 +315,7 @@ class Run:
     ) -> Instead | None:
         policy = self.policy
         took_s = now_s - self.began_s
-        _note(
+        note(
             error, f"perdure: {self.operation} gave up after {self.tries} requests in {took_s:.1f} s: {stop}"
         )
         if policy.best_effort:
@@ -287,15 +324,15 @@ class Run:
         if not verdict.again or stop == "not_idempotent":
             self._publish("fast_fail", stop if verdict.again else verdict.reason, None, verdict, error)
             if verdict.again and self.work is not None:
-                raise Permanent("maybe_done", _maybe_done(self.operation, verdict)) from error
-            _mark(error, self.operation, verdict)
+                raise Permanent("maybe_done", maybe_done(self.operation, verdict)) from error
+            mark(error, self.operation, verdict)
             return None
         if callable(policy.on_exhausted):
             self._publish("exhausted", stop, None, verdict, error)
             return Instead(policy.on_exhausted(error))
         if stop == "hint":
             self._publish("reschedule", stop, wait_s, verdict, error)
-            raise _later(policy.name, wait_s, verdict) from error
+            raise self._later(wait_s, verdict, now_s) from error
         lost = (
             self.probe and verdict.outage and not policy.dependency.ramping
         )  # it did not find the service back
@@ -303,31 +340,35 @@ class Run:
             raise self._down(verdict.reason) from error
         self._publish("exhausted", stop, None, verdict, error)
         if self.work is not None and policy.on_exhausted == "reschedule":
-            raise self._rescheduled(stop, self.work, verdict, error, now_s) from error
+            raise self._rescheduled(stop, verdict, error, now_s) from error
         return None
 
-    def _rescheduled(
-        self, stop: str, work: Work, verdict: Verdict, error: Exception, now_s: float
-    ) -> PerdureError:
-        """The document is put off: for seconds and for nothing where the service fails others as well, or may be away;
-        otherwise it is this call that fails."""
+    def _later(self, wait_s: float, verdict: Verdict, now_s: float) -> RetryLater:
+        """What the service asked for: of this call alone if it answers others meanwhile."""
+        name, chance = self.policy.name, None
+        if self.work is not None and self.policy.dependency.answers(now_s, LATELY_S + 2 * wait_s):
+            chance = min(self._chance(), SURE)
+        message = f"{name} asked to wait {wait_s:.0f} s ({verdict.reason})"
+        kind = RateLimited if verdict.kind == "rate_limited" else RetryLater
+        return kind(message, delay_s=min(wait_s, LATER_S_MAX), chance=chance)
+
+    def _rescheduled(self, stop: str, verdict: Verdict, error: Exception, now_s: float) -> PerdureError:
+        """The document is put off: for seconds and for nothing as long as chance explains it, because the service fails
+        others as well or may be away; otherwise it is this call that fails."""
         policy = self.policy
         delay_s = policy.reschedule_s * (0.5 + policy.timing.rand())
         if verdict.hint_s is not None:
             delay_s = max(delay_s, self._spread(verdict.hint_s, now_s))
         delay_s = min(delay_s, LATER_S_MAX)
         failed = f"{self.operation} failed {self.tries} times ({verdict.reason})"
-        if stop == "budget" or policy.name in work.needs:
-            asked_s = 0.0 if verdict.hint_s is None else self._spread(verdict.hint_s, now_s)
-            soon_s = max(SOON_S * (0.5 + policy.timing.rand()), asked_s)
-            chance = policy.dependency.chance(self.tries)
-            self._publish("reschedule", stop, soon_s, verdict, error)
-            if verdict.kind == "rate_limited" and chance == 1:  # it answers nobody, and asks for less
-                return RateLimited(f"{failed}; {policy.name} asks for less", delay_s=max(THROTTLED_S, soon_s))
-            failed = f"{failed}; {policy.name} does not answer all requests"
-            return Flickering(failed, retry_after_s=delay_s, soon_s=soon_s, asked_s=asked_s, chance=chance)
-        self._publish("reschedule", stop, delay_s, verdict, error)
-        return Rescheduled(f"{failed}; rescheduled in {delay_s:.0f} s", retry_after_s=delay_s)
+        asked_s = 0.0 if verdict.hint_s is None else self._spread(verdict.hint_s, now_s)
+        soon_s = max(SOON_S * (0.5 + policy.timing.rand()), asked_s)
+        chance = self._chance()
+        self._publish("reschedule", stop, soon_s, verdict, error)
+        if verdict.kind == "rate_limited" and chance == 1:  # it answers nobody, and asks for less
+            return RateLimited(f"{failed}; {policy.name} asks for less", delay_s=max(THROTTLED_S, soon_s))
+        failed = f"{failed}; {policy.name} does not answer all requests"
+        return Flickering(failed, retry_after_s=delay_s, soon_s=soon_s, asked_s=asked_s, chance=chance)
 
     def _leave(self, now_s: float) -> None:
         if self.ticket is not None:
@@ -355,68 +396,3 @@ class Run:
                 verdict, message, error_type,
             )
         )  # fmt: skip
-
-
-class Inside(Run):
-    """A call inside another policy's call, which owns the retries: it runs once, and the real request is its own."""
-
-    def __init__(
-        self, policy: Policy, outer: Scope, work: Work | None, began_s: float, deadline_s: float | None
-    ) -> None:
-        super().__init__(policy, work, began_s, deadline_s)
-        self.outer = outer
-        outer.nested = True
-        if not policy.dependency.nested:
-            self._publish("nested", f"inside {outer.operation}, which owns the retries")
-        policy.dependency.nested += 1
-
-    def late(self, now_s: float) -> Instead:
-        """The call around us had no time left: it decides, and knows that nothing was sent."""
-        self._leave(now_s)
-        return self._refused(self._shed(0.0))
-
-    def failed(self, error: Exception, now_s: float, scope: Scope) -> Instead | None:
-        """Whoever is outside decides, unless we can do without, or must not be repeated."""
-        policy, verdict = self.policy, self.policy.classify(error)
-        self.tries += 1
-        if not scope.nested:
-            self._tell(verdict, now_s)
-        self._leave(now_s)
-        self._ended(now_s, success=False)
-        if policy.best_effort:
-            self._publish("best_effort", verdict.reason, None, verdict, error)
-            return Instead(None)
-        if verdict.again and callable(policy.on_exhausted):
-            return Instead(policy.on_exhausted(error))
-        self.outer.final |= scope.final or (
-            verdict.processed and not policy.idempotent and policy.key is None and verdict.again
-        )
-        _mark(error, self.operation, verdict)
-        return None
-
-
-def _later(name: str, wait_s: float, verdict: Verdict) -> RetryLater:
-    message = f"{name} asked to wait {wait_s:.0f} s ({verdict.reason})"
-    kind = RateLimited if verdict.kind == "rate_limited" else RetryLater
-    return kind(message, delay_s=min(wait_s, LATER_S_MAX))
-
-
-def _maybe_done(operation: str, verdict: Verdict) -> str:
-    return (
-        f"{operation} failed ({verdict.reason}) and may have been carried out all the same; it is not repeated. Find "
-        "out, then requeue the document, or give the call a key that the service knows"
-    )
-
-
-def _mark(error: Exception, operation: str, verdict: Verdict) -> None:
-    """Let the job layer know of an error that no other attempt changes; the caller gets it as it is."""
-    if (code := verdict.refusal) is not None:
-        mark_refused(error, code, operation, verdict.reason, verdict.status)
-
-
-def _note(error: BaseException, text: str) -> None:
-    """A note on somebody else's error, which may refuse it."""
-    try:
-        error.add_note(text)
-    except Exception:
-        return

@@ -16,7 +16,7 @@ from perdure.operate.status import Facts
 from perdure.operate.urgency import BOUNDS, grade
 from perdure.operate.words import line, since, span, until
 
-STYLES = {"down": "red", "ramping": "yellow", "pressed": "yellow", "flickering": "yellow"}
+STYLES = {"down": "red", **dict.fromkeys(("ramping", "pressed", "paused", "flickering"), "yellow")}
 GRADES = {"look": "yellow", "alarm": "red"}
 
 

@@ -56,16 +56,34 @@ def give(name: str, knobs: Knobs) -> None:
 
 def knobs_of(name: str) -> Knobs:
     """The numbers of a dependency. Raises: SettingInvalid for a variable that cannot be used."""
-    knobs = _given.get(name, DEFAULT)
+    knobs, found = _given.get(name, DEFAULT), _environment()
     numbers: dict[str, float] = {}
     for word in BOUNDS:
-        variable = f"{PREFIX}{name.upper().replace('-', '_')}_{word.upper()}"
-        if text := os.environ.get(variable, "").strip():
+        variable = f"{PREFIX}{_shouted(name)}_{word.upper()}"
+        if text := found.get(variable, "").strip():
             numbers[word] = _number(variable, text)
     try:
         return replace(knobs, **numbers) if numbers else knobs
     except PolicyInvalid as error:
-        raise SettingInvalid(f"{PREFIX}{name.upper().replace('-', '_')}_*: {error}") from None
+        raise SettingInvalid(f"{PREFIX}{_shouted(name)}_*: {error}") from None
+
+
+def usable_knobs_of(name: str) -> Knobs:
+    """The numbers of a dependency, for those who only look or sweep: without variables that cannot be used."""
+    try:
+        return knobs_of(name)
+    except SettingInvalid:
+        return _given.get(name, DEFAULT)
+
+
+def _shouted(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def _environment() -> dict[str, str]:
+    """Variables of dependencies in capital letters, as all settings may be written in small ones."""
+    names = sorted(os.environ, reverse=True)  # capital letters come first in order and count most
+    return {name.upper(): os.environ[name] for name in names if name[: len(PREFIX)].upper() == PREFIX}
 
 
 def knob_of(variable: str) -> str | None:
@@ -79,7 +97,9 @@ def knob_of(variable: str) -> str | None:
 
 def check() -> None:
     """Raises: SettingInvalid for the first variable of any dependency that cannot be used."""
-    for variable, text in sorted(os.environ.items()):
+    given = {_shouted(name): name for name in _given}
+    names = set()
+    for variable, text in sorted(_environment().items()):
         word = knob_of(variable)
         if word is not None and text.strip():
             least, most = BOUNDS[word]
@@ -87,6 +107,9 @@ def check() -> None:
                 raise SettingInvalid(
                     f"{variable} is {text!r}; it must be a number from {least:g} to {most:g}"
                 )
+            names.add(variable.removeprefix(PREFIX).removesuffix(f"_{word.upper()}"))
+    for name in sorted(names):  # numbers that are right by themselves may not fit each other
+        knobs_of(given.get(name, name.lower()))
 
 
 def _number(variable: str, text: str) -> float:

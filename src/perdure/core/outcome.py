@@ -41,11 +41,11 @@ YOUNG_STAGE_MS = 60_000
 LATER_MS_MIN = 1_000
 LATER_MS_GROWN_MAX = 900_000
 RESCHEDULE_MS = 300_000
-#: A call is taken for one that always fails when chance explains its failures no better than this, ...
-ACCIDENT = 1e-6
-#: ... and after so many times, however rarely the service answers; a document that such a call puts off waits at most
-#: so long.
-FLICKERS_MAX, FLICKER_MS_MAX = 20, 10_000
+#: A call is taken for one that always fails when chance explains its failures no better than this, where a run of a
+#: stage fails by chance no more often than that, however rarely the service answers.
+ACCIDENT, ACCIDENTS_MOST = 1e-6, 0.98
+#: A document that such a call puts off waits at most so long.
+FLICKER_MS_MAX = 10_000
 MESSAGE_MAX = 4_000
 #: Letters of a traceback that are kept.
 TRACEBACK_MAX = 8_000
@@ -398,14 +398,18 @@ def _raised(
             return _given_back(job, Later(delay_ms, "the store was away", failure, job.suspect))
         case RateLimited(ours=True, delay_s=delay_s):
             delay_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
-            why = "waits for its turn: requests are limited"
+            paused = error.paused
+            why = f"asked to wait: {failure.code}" if paused else "waits for its turn: requests are limited"
             return Later(delay_ms, why, failure, job.suspect, counted=False, bounded=False)
         case RetryLater(delay_s=delay_s):
             asked_ms = max(LATER_MS_MIN, _clamped_ms(delay_s, RESCHEDULE_MS))
+            why, chance = f"asked to wait: {failure.code}", error.chance
+            flickers = 0 if progressed else job.flickers
+            if chance is not None and not too_often(chance, flickers):  # it answers others meanwhile
+                return _by_accident(job, asked_ms, why, failure, progressed)
             # the longer it goes on the rarer we ask, so that the bound on postpones is hours away
             before = 0 if progressed else job.postpones
             grown_ms = min(asked_ms * 2 ** (before // 10), LATER_MS_GROWN_MAX)
-            why = f"asked to wait: {failure.code}"
             later = Later(max(asked_ms, grown_ms), why, failure, job.suspect, afresh=progressed)
             return _given_back(replace(job, postpones=before), later)
         case Transient(retry_after_s=after) if after is not None:
@@ -434,13 +438,30 @@ def _flickering(job: Job, stage: str, error: Flickering, progressed: bool) -> La
     something, or nobody else was answered either; None: they always fail, and that is its own fault. An input that no
     service can bear ends that way."""
     before = 0 if progressed else job.flickers
-    many = before >= FLICKERS_MAX or math.pow(error.chance, before + 1) < ACCIDENT
-    if many and error.chance < 1:
+    if too_often(error.chance, before):
         return None
-    grown_ms = _clamped_ms(error.soon_s * 1.2 ** min(before, FLICKERS_MAX), RESCHEDULE_MS)
-    asked_ms = _clamped_ms(error.asked_s, RESCHEDULE_MS)
-    delay_ms = max(LATER_MS_MIN, min(grown_ms, FLICKER_MS_MAX), asked_ms)
-    why, failure = "the service fails now and then", describe(stage, error)
+    delay_ms = flicker_delay_ms(error.soon_s, error.asked_s, before)
+    why = "asked to wait: flickering" if error.asked_s else "the service fails now and then"
+    return _by_accident(job, delay_ms, why, describe(stage, error), progressed)
+
+
+def too_often(chance: float, before: int) -> bool:
+    """Whether chance does not explain that a document failed once more after so many times, where each is so likely.
+    Never where nobody else was answered either (1)."""
+    return chance < 1 and math.pow(min(chance, ACCIDENTS_MOST), before + 1) < ACCIDENT
+
+
+def flicker_delay_ms(soon_s: float, asked_s: float, before: int) -> int:
+    """How long a document waits whose call failed by accident, after so many times; never less than was asked for."""
+    asked_ms = _clamped_ms(asked_s, RESCHEDULE_MS)
+    if asked_ms >= LATER_MS_MIN:
+        return asked_ms
+    grown_ms = _clamped_ms(soon_s * 1.2 ** min(before, 20), RESCHEDULE_MS)
+    return max(LATER_MS_MIN, min(grown_ms, FLICKER_MS_MAX))
+
+
+def _by_accident(job: Job, delay_ms: int, why: str, failure: Failure, progressed: bool) -> Later:
+    """Neither counted nor bounded: it is remembered only that it happened once more."""
     return Later(
         delay_ms, why, failure, job.suspect, counted=False, bounded=False, flickered=True, afresh=progressed
     )

@@ -126,11 +126,18 @@ class Pace:
         phase, *numbers = astuple(self)
         return json.dumps([phase, *(round(number, 4) for number in numbers)])
 
+    def at(self, now_ms: int) -> Pace:
+        """As much of it as still holds then: not what nobody has reported about for long, nor a pause that is over."""
+        pace = self
+        if self.counted_ms and now_ms - self.counted_ms > FORGET_MS:
+            pace = replace(CALM, pause_ms=self.pause_ms)
+        return replace(pace, pause_ms=0) if 0 < pace.pause_ms <= now_ms else pace
+
     @property
     def seen(self) -> float:
         """The share of late, or before this phase; a little less than all where there were few results."""
         good, bad = (self.good, self.bad) if self.good + self.bad else (self.good_before, self.bad_before)
-        return (good + 1) / (good + bad + 2)
+        return (good + 1) / (good + bad + 2) if good + bad else self.share
 
     @property
     def answers(self) -> float:
@@ -142,7 +149,9 @@ class Pace:
 
     @property
     def word(self) -> str:
-        """For people."""
+        """For people, of what is known `at` a time."""
+        if self.pause_ms:
+            return "paused"
         if self.phase == "pressed":
             return "pressed"
         return "flickering" if self.phase == "test" or self.share < 1 else "up"
@@ -174,15 +183,18 @@ def observe(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     return _test(pace, seen, now_ms) if pace.phase == "test" else _pressed(pace, seen, now_ms)
 
 
-def held(pace: Pace, now_ms: int) -> Pace:
-    """What is left of it while the service is down: the share that is usual."""
-    return CALM if pace.share == 1 else Pace("free", now_ms, pace.share, counted_ms=now_ms)
+def held(pace: Pace, now_ms: int, pause_ms: int = 0) -> Pace:
+    """What is left of it while the service is down: the share that is usual, and a pause that it asked for. A worker
+    was asked for so long just now."""
+    until_ms = max(pace.pause_ms, now_ms + pause_ms if pause_ms else 0)
+    until_ms = until_ms if until_ms > now_ms else 0
+    calm = CALM if pace.share == 1 else Pace("free", now_ms, pace.share, counted_ms=now_ms)
+    return replace(calm, pause_ms=until_ms) if until_ms else calm
 
 
 def _note(pace: Pace, seen: Seen, now_ms: int) -> Pace:
     """Failures in a row over the whole fleet, and the longest pause that was asked for: they count in any phase."""
-    if pace.counted_ms and now_ms - pace.counted_ms > FORGET_MS:
-        pace = CALM
+    pace = pace.at(now_ms)
     row = seen.row if seen.good else pace.row + seen.failed
     row_ms = now_ms if seen.good or not pace.row else pace.row_ms
     until_ms = max(pace.pause_ms, now_ms + seen.pause_ms if seen.pause_ms else 0)

@@ -27,18 +27,36 @@ class Work:
     probed: bool | None = None
     deadline_s: float | None = None  # monotonic: its calls must be over by then
     allowed_s: float = 0.0  # monotonic: when the store last said that what it needs is up
+    kept: dict[str, int] = field(
+        default_factory=dict
+    )  # requests that were made when something was last saved
+    repeated: dict[str, int] = field(default_factory=dict)  # requests since then that were retries
 
     def count(self, dependency: str) -> int:
         """A request went out; how many that makes."""
         self.requests[dependency] = made = self.requests.get(dependency, 0) + 1
         return made
 
+    def repeats(self, dependency: str) -> None:
+        """A request that failed is made again."""
+        self.repeated[dependency] = self.repeated.get(dependency, 0) + 1
+
+    def saved(self) -> None:
+        """Something was saved, or the stage begins: calls that were made before are not made again."""
+        self.kept = dict(self.requests)
+        self.repeated = {}
+
+    def unsaved(self, dependency: str) -> int:
+        """Calls to it that ended since something was saved. The next run makes them again if this one ends badly."""
+        made = self.requests.get(dependency, 0) - self.kept.get(dependency, 0)
+        return max(0, made - self.repeated.get(dependency, 0))
+
 
 class Messenger(Protocol):
     """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
 
-    def pack(self) -> object:
-        """In the worker: what a cell should know, as plain values."""
+    def pack(self, slots: int = 1) -> object:
+        """In the worker, which has so many slots: what a cell should know, as plain values."""
 
     def over(self) -> None:
         """In the worker: a cell for which something was packed has ended."""

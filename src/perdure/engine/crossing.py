@@ -90,9 +90,9 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "Transient": {"retry_after_s": _MAYBE},
     "Rescheduled": {"retry_after_s": _MAYBE},
     "Flickering": {"retry_after_s": _MAYBE, "soon_s": _NUMBER, "asked_s": _NUMBER, "chance": _NUMBER},
-    "RetryLater": {"delay_s": _NUMBER},
+    "RetryLater": {"delay_s": _NUMBER, "chance": _MAYBE},
     "CallRefused": {"dependency": (str,)},
-    "RateLimited": {"delay_s": _NUMBER, "ours": (bool,)},
+    "RateLimited": {"delay_s": _NUMBER, "ours": (bool,), "paused": (bool,), "chance": _MAYBE},
     "DependencyDown": {"name": (str,), "confirmed": (bool,), "heard": (bool,), "unnamed": (bool,)},
 }
 

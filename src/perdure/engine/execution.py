@@ -84,6 +84,7 @@ class Execution:
         self.input_hash = input_hash
         self.raws = raws
         self.work = journey.begins(stage, runner.looked_ms)
+        self.work.saved()
         self.items: dict[str, bytes] = {}
         self.over = False
         self.loop: asyncio.AbstractEventLoop  # of a stage that runs in a thread
@@ -220,7 +221,7 @@ class Execution:
         # a stage that could as well run here has the environment that it would have here
         trusted = not stage.isolate
         settings, passed = given(), passes("*") if trusted else nursery.passes
-        known = {name: messenger.pack() for name, messenger in MESSENGERS.items()}
+        known = {name: messenger.pack(self.runner.slots) for name, messenger in MESSENGERS.items()}
         assignment = Assignment(
             stage.target, journey.document.to_payload(), str(journey.file) if journey.file else None, dict(self.raws),
             self.job.input, self.items, self.job.attempts, self.job.generation, self.input_hash, self.work,
@@ -360,6 +361,7 @@ class Execution:
         if not await self.runner.store.save(save):
             raise LeaseLost("the lease passed on")
         self.journey.progressed = True
+        self.work.saved()
         self.progress_ms = monotonic_ms()
         self.runner.slate.renewed(self.journey.slot, asked_ms)
 

@@ -108,6 +108,7 @@ class Runner:
         self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
         self.looked_ms = -LOOK_AGAIN_MS
         self._holding = asyncio.Lock()
+        self.slots = 1  # that its worker has; each may be a cell
         self.cells = True  # tests may want every stage in this process
 
     def begin(

@@ -191,6 +191,8 @@ class CellPort:
 
     def save_item_sync(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         self._ask(cell_messages.item(key, value, emitted))
+        if (work := WORK.get()) is not None:
+            work.saved()
 
     async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         self.save_item_sync(key, value, emitted)

@@ -52,7 +52,7 @@ class Worker:
         self.slate = slate
         self.id = worker
         self.queues = tuple(queues)
-        self.concurrency = concurrency
+        self.concurrency = runner.slots = concurrency
         self.poll_s = poll_s
         self.alone = alone  # nobody else claims under this id
         self.stopping = asyncio.Event()

@@ -34,7 +34,7 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
     before = Pace.from_text(paced)
     if down_ms is not None and ramp_ms is None:
-        pace = held(before, now_ms)
+        pace = held(before, now_ms, report.pause_ms)
     else:
         pace = observe(before, seen_of(report, tokens, rates), now_ms)
     if pace.phase != before.phase:
@@ -61,7 +61,7 @@ def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
     found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
     down_ms, reason, tokens, paced, ramp_ms = found[0] if found else (None, None, TOKENS_MAX, None, None)
     rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
-    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced), ramp_ms, rates)
+    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced).at(now_ms), ramp_ms, rates)
 
 
 def shared_of(

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 from perdure.core.frozen import frozen
-from perdure.core.knobs import knobs_of
+from perdure.core.knobs import usable_knobs_of
 from perdure.core.lane import like, needs_of
 from perdure.core.model import State
 from perdure.core.pace import Pace
@@ -31,6 +31,7 @@ from perdure.store.dialect import HELD_PARKED, HELD_READY, Dialect
 from perdure.store.lacking import LACKING
 
 HOLDS_ANY = 1_000_000_000
+PAUSE_MS_MAX = 86_400_000  # a longer pause is none: the clock went back
 
 
 @frozen
@@ -61,7 +62,7 @@ def hold(
     if held is not None and by == BREAKER:
         return
     since_ms = held.since_ms if held is not None else now_ms
-    probe_at_ms = now_ms + probe_after_ms(0, knobs_of(name)) if by == BREAKER else None
+    probe_at_ms = now_ms + probe_after_ms(0, usable_knobs_of(name)) if by == BREAKER else None
     yield Query(sql.DEPENDENCY_HOLD, (name, since_ms, reason, by, probe_at_ms))
     yield from _recall(sql, counting, name, was_up=held is None)
     yield from _set_lanes(sql, counting, name)
@@ -92,7 +93,7 @@ def probed(
     elif held.ramp_ms is not None:
         yield Query(sql.DEPENDENCY_RAMPS, (name, int(ok), int(not ok)))
     else:
-        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes, knobs_of(name)))
+        at_ms = max(held.probe_at_ms or 0, now_ms + probe_after_ms(held.probes, usable_knobs_of(name)))
         yield Query(sql.DEPENDENCY_PROBE, (name, held.probes, at_ms))
 
 
@@ -129,8 +130,13 @@ def ramped(sql: Dialect, clock_ms: int | None, counting: Counting, name: str) ->
 def _probe(sql: Dialect, now_ms: int, counting: Counting, held: Held, down: dict[str, Held]) -> Steps[int]:
     """One document, when it is time; not one that nobody could run before, if there is another. Where every lane also
     needs something else that the breaker holds, one of those: it tells at least of the service that it calls first."""
-    knobs = knobs_of(held.name)
-    if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= now_ms + 1_000 * knobs.probe_max_s:
+    knobs = usable_knobs_of(held.name)
+    latest_ms = now_ms + max(PAUSE_MS_MAX if held.pace else 0, round(1_000 * knobs.probe_max_s))
+    if held.probe_at_ms is not None and now_ms < held.probe_at_ms <= latest_ms:
+        return 0
+    pause_ms = Pace.from_text(held.pace).pause_ms
+    if now_ms < pause_ms <= now_ms + PAUSE_MS_MAX:  # it asked not to be asked
+        yield Query(sql.DEPENDENCY_PROBE, (held.name, held.probes, pause_ms))
         return 0
     yield from _recall(sql, counting, held.name)
     others = down.keys() - {held.name}
@@ -160,7 +166,7 @@ def _ramp(
     share = Pace.from_text(held.pace).share
     if ramp.lost(share):
         probes = ramp.probes(held.probes)
-        at_ms = now_ms + probe_after_ms(probes, knobs_of(held.name))
+        at_ms = now_ms + probe_after_ms(probes, usable_knobs_of(held.name))
         yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, at_ms))
         yield from _recall(sql, counting, held.name)
         return 0, False

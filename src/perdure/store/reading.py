@@ -139,7 +139,8 @@ class Reading:
         """Every dependency that a lane names or that was ever held or called, by name."""
 
         def steps() -> Steps[list[DependencyRecord]]:
-            known = [rows.dependency(row) for row in (yield Query(self.sql.DEPENDENCIES))]
+            now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            known = [rows.dependency(row, now_ms) for row in (yield Query(self.sql.DEPENDENCIES))]
             found = {dependency.name: dependency for dependency in known}
             held: Counter[str] = Counter()
             for lane, waiting in told((yield Query(self.sql.COUNTS))).held.items():

@@ -226,8 +226,8 @@ class LaneRecord:
 @frozen
 class DependencyRecord:
     """A service that stages need: `up`, `flickering` (it fails now and then, however little it is asked), `pressed` (it
-    is asked less, because it fails when it is asked more), `down`, or `ramping` (down, and its documents come back a
-    few at a time)."""
+    is asked less, because it fails when it is asked more), `paused` (it refuses all requests and said for how long),
+    `down`, or `ramping` (down, and its documents come back a few at a time)."""
 
     name: str
     state: str = "up"
@@ -243,7 +243,7 @@ class DependencyRecord:
     tokens_max: float = TOKENS_MAX  # as many as there can be
     limit_per_s: float | None = None  # requests a second of all workers together; None: no limit
     paused_until_ms: int | None = None  # until when the service asked all for silence
-    success_share: float | None = None  # of requests of late; None: nothing fails
+    success_share: float | None = None  # of requests of late; None: nothing fails, or nobody asks
     breaker: str = "closed"  # that the fleet shares: `open` while it is down, `half_open` while it ramps
 
 

@@ -9,12 +9,12 @@ from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
 from perdure.core.fleet import TOKENS_MAX
-from perdure.core.knobs import knobs_of
+from perdure.core.knobs import usable_knobs_of
 from perdure.core.lane import like, plain
 from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State, job_name
 from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry, hold_delay_ms
 from perdure.core.pace import Pace
-from perdure.store.base import Row
+from perdure.store.base import BREAKER, Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
 from perdure.store.operations import (
     EmittedRow,
@@ -93,8 +93,8 @@ def status(row: Row) -> Status:
     )  # fmt: skip
 
 
-def dependency(row: Row) -> DependencyRecord:
-    """A dependency as its own row has it."""
+def dependency(row: Row, now_ms: int) -> DependencyRecord:
+    """A dependency as its own row has it, at this time."""
     (
         name,
         down_ms,
@@ -108,11 +108,13 @@ def dependency(row: Row) -> DependencyRecord:
         tokens,
         paced,
     ) = row
-    pace = Pace.from_text(paced)
+    pace = Pace.from_text(paced).at(now_ms)
     state = pace.word if down_ms is None else "down" if ramp_ms is None else "ramping"
     breaker = {"down": "open", "ramping": "half_open"}.get(state, "closed")
-    share = None if pace.reason is None else round(pace.seen, 3)
-    most = knobs_of(name).tokens
+    share = None if pace.reason is None or state == "down" else round(pace.seen, 3)
+    if state == "paused" or (state == "down" and held_by == BREAKER):
+        share = 0.0  # nobody is answered; while somebody else holds it nobody asks
+    most = usable_knobs_of(name).tokens
     return DependencyRecord(
         name, state, down_ms, reason if down_ms is not None else pace.reason, held_by, 0, probe_at_ms, probes,
         ramp_per_s, nominal_per_s, tokens * most / TOKENS_MAX, most, pace.rate or None, pace.pause_ms or None, share,
@@ -167,6 +169,7 @@ def settle_fence(ordinal: int, op: Settle, lanes_down: set[str]) -> Row:
             attempts -= not charged
         case Retry(delay_ms=delay_ms, crashes=crashes, suspect=suspect):
             state = State.WAITING if delay_ms else State.QUEUED
+            flickers = 0  # it has paid for them
         case Later(delay_ms=delay_ms, suspect=suspect) as later:
             state = State.WAITING if delay_ms else State.QUEUED
             attempts, releases = attempts - 1, releases + later.released

@@ -140,8 +140,9 @@ async def _dependencies(to: Overall) -> None:
         down_s = 0.0 if one.since_ms is None else max(0, now_ms - one.since_ms) / 1000
         to.add("perdure_documents_held", names[one.name], value=one.held)
         to.most("perdure_dependency_held_seconds", names[one.name], value=down_s)
-        answered = 1.0 if one.success_share is None else one.success_share
-        to.least("perdure_dependency_success_share", names[one.name], value=answered)
+        answered = 1.0 if one.success_share is None and one.since_ms is None else one.success_share
+        if answered is not None:  # or nobody knows: it is held, and nobody asks it
+            to.least("perdure_dependency_success_share", names[one.name], value=answered)
 
 
 async def _outbox(to: Overall) -> None:

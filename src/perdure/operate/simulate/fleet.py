@@ -57,7 +57,7 @@ class Fleet:
         self.tokens = tokens_left(self.tokens, said.spent, said.earned, len(rates))
         now_ms, phase = int(now_s * 1000), self.pace.phase
         if self.down and self.ramp_s is None:
-            self.pace = held(self.pace, now_ms)
+            self.pace = held(self.pace, now_ms, said.pause_ms)
         else:
             self.pace = observe(self.pace, seen_of(said, self.tokens, rates), now_ms)
         self.tokens = TOKENS_MAX if self.pace.phase != phase else self.tokens

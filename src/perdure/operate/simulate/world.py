@@ -12,7 +12,7 @@ from perdure.calls.breaker import Ticket
 from perdure.calls.jitter import FullJitter
 from perdure.calls.run import LATENCY_WEIGHT, LOOK_S, PATIENCE_S, SOON_S
 from perdure.core.knobs import DEFAULT
-from perdure.core.outcome import ACCIDENT, FLICKER_MS_MAX, FLICKERS_MAX
+from perdure.core.outcome import flicker_delay_ms, too_often
 from perdure.operate.simulate.fleet import Fleet
 from perdure.operate.simulate.model import Model
 from perdure.operate.simulate.policy import Client, Policy
@@ -233,13 +233,13 @@ class World:
         charge nothing as long as chance explains it, and try again in seconds."""
         if call.client.dependency is not None:
             chance = call.client.dependency.chance(call.retries + 1)
-            if call.given_back < FLICKERS_MAX and pow(chance, call.given_back + 1) >= ACCIDENT:
-                soon_s = min(SOON_S * (0.5 + self.rand()) * 1.2**call.given_back, FLICKER_MS_MAX / 1000)
+            if not too_often(chance, call.given_back):
+                soon_ms = flicker_delay_ms(SOON_S * (0.5 + self.rand()), 0.0, call.given_back)
                 call.given_back += 1
-                self._at(now_s + soon_s, self._anew, call)
+                self._at(now_s + soon_ms / 1000, self._anew, call)
                 self._leave(call, now_s)
                 return
-        call.tries += 1
+        call.tries, call.given_back = call.tries + 1, 0
         if not self.jobs or call.tries >= self.model.tries:
             self._ended(call, now_s, ok=False)
         else:
