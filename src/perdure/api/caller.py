@@ -73,15 +73,15 @@ class Gate:
     async def enter(self, request: Request, scope: str) -> Caller:
         """The caller, if it may do what needs the scope; Refused."""
         caller = await self.caller(request)
-        if scope not in caller.scopes:
-            has = ", ".join(caller.scopes)
-            raise Refused(403, "scope_missing", f"this needs a key with the scope {scope}; yours has {has}")
         wait_s = self._rates.take(caller.org, time.monotonic())
         if wait_s:
             raise Refused(
                 429, "rate_limited", f"this organisation asks more than {self._rates.per_s:g} times a second; wait",
                 retry_after_s=wait_s,
             )  # fmt: skip
+        if scope not in caller.scopes:
+            has = ", ".join(caller.scopes)
+            raise Refused(403, "scope_missing", f"this needs a key with the scope {scope}; yours has {has}")
         await self._turns.take(caller.org, request.scope)
         return caller
 
