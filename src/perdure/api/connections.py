@@ -148,6 +148,7 @@ class Guarded(H11Protocol):
             self.on_lost()
         if self.scope is not None:
             self.scope.pop(CONNECTION, None)  # type: ignore[typeddict-item]
+        self.flow.wanted = None  # or it would stay in memory until cycles are looked for
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -70,7 +70,7 @@ class Flow(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, wanted: Callable[[], None]) -> None:
         super().__init__(transport)
-        self._wanted = wanted  # called when the application asks for more
+        self.wanted: Callable[[], None] | None = wanted  # called when the application asks for more
         self.held = False
 
     def settle(self) -> None:
@@ -88,8 +88,8 @@ class Flow(FlowControl):
         if self.read_paused:
             self.read_paused = False
             self.settle()
-        if self.held:
-            self._wanted()
+        if self.held and self.wanted is not None:
+            self.wanted()
 
 
 class Waiting(Protocol):

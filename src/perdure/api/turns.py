@@ -79,14 +79,16 @@ class Turns:
         own.waiting.append(turn)
         try:
             with _watched(scope, turn):
-                await turn
-        except (asyncio.CancelledError, Refused):
-            if turn.cancelled() or turn.exception() is not None:
-                with suppress(ValueError):  # a turn that ended since passed it over
-                    own.waiting.remove(turn)
+                mine = await turn
+        except asyncio.CancelledError:
+            if turn.cancelled() or not turn.result():
+                own.leave(turn)
             else:
                 self._ended(org)  # it was given the turn, and has gone
             raise
+        if not mine:
+            own.leave(turn)
+            raise Refused(400, "upload_broken_off", "the connection was closed before the answer")
 
     @property
     def waiting(self) -> int:
@@ -112,7 +114,7 @@ class Turns:
         while own.waiting and (alone or own.counted < (1 if len(own.waiting) >= MANY else AT_ONCE)):
             turn = own.waiting.popleft()
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(True)
                 own.counted += 1
         if not own.counted and not own.waiting:
             del self._of[org]
@@ -150,14 +152,12 @@ class Turns:
 
 
 @contextmanager
-def _watched(scope: Scope, turn: asyncio.Future[None]) -> Iterator[None]:
-    """Refuse a request whose client closes the connection during the block."""
+def _watched(scope: Scope, turn: asyncio.Future[bool]) -> Iterator[None]:
+    """End the wait with False if the client closes the connection during the block."""
 
     def lost() -> None:
         if not turn.done():
-            turn.set_exception(
-                Refused(400, "upload_broken_off", "the connection was closed before the answer")
-            )
+            turn.set_result(False)
 
     if (connection := scope.get(CONNECTION)) is not None:
         connection.on_lost = lost
@@ -173,7 +173,14 @@ class _Of:
 
     def __init__(self) -> None:
         self.counted = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[bool]] = (
+            deque()
+        )  # True: it has its turn; False: its client has gone
+
+    def leave(self, turn: asyncio.Future[bool]) -> None:
+        """Wait no more."""
+        with suppress(ValueError):  # a turn that ended since passed it over
+            self.waiting.remove(turn)
 
 
 class _Turn:
