@@ -157,6 +157,16 @@ def test_a_head_of_many_lines_is_refused(one: tuple[Server, str]) -> None:
         assert heard(client).count(b"HTTP/1.1 200 ") == 4
 
 
+def test_trailers_of_many_lines_are_refused(one: tuple[Server, str]) -> None:
+    server, key = one
+    with dialled(server.url) as client:
+        client.sendall(head(key) + b"1\r\nx\r\n0\r\n" + b"a:b\r\n" * 12_000 + b"\r\n")
+        said = heard(client)
+    assert said.startswith(b"HTTP/1.1 431 ")
+    assert b"head_too_long" in said
+    assert server.client("acme").get("/v3/documents").json()["documents"] == []
+
+
 def test_clients_that_close_leave_their_places_in_the_backlog(one: tuple[Server, str]) -> None:
     server, key = one
     with ExitStack() as open_:

@@ -169,8 +169,8 @@ class Guarded(H11Protocol):
         if self.scope is not None and self._whose is not None:
             self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         self.flow.held = self.conn.cut
-        if self.conn.chunks_tiny or self.conn.head_long:
-            self._refuse(TINY if self.conn.chunks_tiny else LONG)
+        if self.conn.chunks_tiny:
+            self._refuse(TINY)
         elif self.conn.cut and self._answered and self.conn.their_state is h11.SEND_BODY:
             self._refuse(b"")  # nobody wants this body
         else:
@@ -227,7 +227,9 @@ class Guarded(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong, unless an answer is under way or was given: then only close."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.conn.head_long:
+            self._refuse(LONG)
+        elif self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.close()

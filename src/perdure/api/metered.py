@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 from starlette.types import Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -30,22 +31,43 @@ CONNECTION = "perdure.connection"
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
+class Lines(ReceiveBuffer):
+    """Data that has not been parsed; its heads and trailers have at most `HEAD_LINES_MAX` lines."""
+
+    long = False
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        if self._data.count(b"\n") > HEAD_LINES_MAX:
+            end = _BLANK_LINE.search(self._data)
+            if self._data.count(b"\n", 0, end.start() if end else len(self._data)) > HEAD_LINES_MAX:
+                self.long = True
+                raise h11.LocalProtocolError("too many lines")
+        return super().maybe_extract_lines()
+
+
 class Metered(h11.Connection):
     """A parser that claims to need more data when its share of events is used up."""
 
     left = 0  # of the share
     cut = False  # whether the share ended before the data
-    chunks_tiny = head_long = False  # why the request must be refused
+    chunks_tiny = False  # and the request must be refused
     _chunks = _bytes = 0
+
+    def __init__(self, role: type[h11.SERVER], incomplete_bytes_max: int) -> None:
+        super().__init__(role, incomplete_bytes_max)
+        self._receive_buffer = self._lines = Lines()
+
+    @property
+    def head_long(self) -> bool:
+        """Whether the request must be refused for its many lines."""
+        return self._lines.long
 
     def start(self) -> None:
         """Begin a new share."""
         self.left, self.cut = EVENTS, False
 
     def next_event(self) -> Any:
-        if self.their_state is h11.IDLE and self._is_long(self.trailing_data[0]):
-            self.head_long = True
-        if self.left <= 0 or self.head_long or self.chunks_tiny:
+        if self.left <= 0 or self.chunks_tiny:
             self.cut = True
             return h11.NEED_DATA
         self.left -= 1
@@ -57,12 +79,6 @@ class Metered(h11.Connection):
         elif isinstance(event, h11.Request):
             self._chunks = self._bytes = 0
         return event
-
-    def _is_long(self, data: bytes) -> bool:
-        if data.count(b"\n") <= HEAD_LINES_MAX:
-            return False
-        end = _BLANK_LINE.search(data)
-        return data.count(b"\n", 0, end.start() if end else len(data)) > HEAD_LINES_MAX
 
 
 class Flow(FlowControl):
