@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perdure.client import Client
 from perdure.core.chunk import Chunk
 from perdure.pipelines.document import documents
@@ -44,7 +46,8 @@ def test_chunks_and_connections_come_in_pages(tmp_path: Path) -> None:
             assert whole["next"] is None
             assert client.get(path, params={"limit": len(whole[kind])}).json() == whole
 
-            found, after = [], "0"
+            found: list[Any] = []
+            after: str | None = "0"
             while after is not None:
                 page = client.get(path, params={"limit": 1, "after": after}).json()
                 assert len(page[kind]) == 1
@@ -58,7 +61,7 @@ def test_chunks_and_connections_come_in_pages(tmp_path: Path) -> None:
             assert [chunk.model_dump() for chunk in one.chunks(ids[0])] == chunks
 
 
-def test_many_chunks_are_not_sent_at_once_and_others_are_answered(tmp_path: Path) -> None:
+def test_many_chunks_are_not_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(f"sqlite:///{tmp_path}/p.db", pipelines=(documents,)) as server:
         client = server.client("acme")
         id_ = client.post("/v3/documents", json={"text": "one", "pipeline": "document"}).json()["id"]
@@ -67,7 +70,7 @@ def test_many_chunks_are_not_sent_at_once_and_others_are_answered(tmp_path: Path
         async def chunks(_: str, __: str, *parts: Any) -> list[Chunk]:
             return [chunk for part in parts for chunk in many[part.first : part.first + part.most]] or many
 
-        server.service.store.chunks = chunks  # type: ignore[method-assign]
+        monkeypatch.setattr(server.service.store, "chunks", chunks)
         answer = client.get(f"/v3/documents/{id_}/chunks").json()
         assert (len(answer["chunks"]), answer["next"]) == (1000, "1000")
         with Client(server.url, key=server.key("acme")) as one:

@@ -110,6 +110,7 @@ class Guarded(H11Protocol):
 
     conn: Metered
     flow: Flow
+    scope: Any  # None before the first request
     _whose: str | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -147,7 +148,7 @@ class Guarded(H11Protocol):
         if self.on_lost is not None:
             self.on_lost()
         if self.scope is not None:
-            self.scope.pop(CONNECTION, None)  # type: ignore[typeddict-item]
+            self.scope.pop(CONNECTION, None)
         self.flow.wanted = None  # or it would stay in memory until cycles are looked for
         super().connection_lost(exc)
 
@@ -167,7 +168,7 @@ class Guarded(H11Protocol):
         self.conn.start()
         super().handle_events()
         if self.scope is not None and self._whose is not None:
-            self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+            self.scope[CONNECTION] = self
         self.flow.held = self.conn.cut
         if self.conn.chunks_tiny:
             self._refuse(TINY)
