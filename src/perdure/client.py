@@ -182,7 +182,14 @@ class AsyncClient:
 
     async def chunks(self, document_id: str) -> list[ChunkView]:
         """Its passages, in order."""
-        return Chunks.model_validate(await self._ask("GET", _path(document_id, "chunks"))).chunks
+        found: list[ChunkView] = []
+        after: str | None = None
+        while True:
+            asked = await self._ask("GET", _path(document_id, "chunks"), params=_query(after=after))
+            page = Chunks.model_validate(asked)
+            found += page.chunks
+            if (after := page.next) is None:
+                return found
 
     async def requeue(self, document_id: str, *, from_stage: str | None = None, reason: str = "") -> Acted:
         """Start a new generation of a document that has ended."""

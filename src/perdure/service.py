@@ -68,6 +68,7 @@ from perdure.watch.webhooks import Dispatcher
 if TYPE_CHECKING:
     from perdure.watch.serve import Scrape
 
+LIGHT_BYTES = 128 << 10  # of what a stage saved: more is decoded beside the event loop
 log = logging.getLogger("perdure.search")
 ADD_BATCH = 500
 CONCURRENCY_MAX = 2000
@@ -428,7 +429,9 @@ class AsyncPerdure(
                 code="not_saved",
             )
         raw = saves[-1].inline if saves[-1].blob is None else await self.blobs.get(saves[-1].blob)
-        return defined.codec.decode(raw or b"null")
+        if raw is None or len(raw) <= LIGHT_BYTES:
+            return defined.codec.decode(raw or b"null")
+        return await asyncio.to_thread(defined.codec.decode, raw)
 
     async def rows(
         self, document_id: str, name: str, org: str | None = None

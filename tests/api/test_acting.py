@@ -38,8 +38,12 @@ def test_rows_are_read_by_name(server: Server) -> None:
         {"key": {"number": 0}, "data": "one"},
         {"key": {"number": 1}, "data": "two"},
     ]
-    assert client.get(f"/v3/documents/{id_}/rows/nothing").json() == {"rows": []}
-    assert client.get(f"/v3/documents/{id_}/rows/%00").json() == {"rows": []}
+    first = client.get(f"/v3/documents/{id_}/rows/lines", params={"limit": 1}).json()
+    assert (first["rows"], first["next"]) == ([{"key": {"number": 0}, "data": "one"}], "1")
+    last = client.get(f"/v3/documents/{id_}/rows/lines", params={"limit": 1, "after": first["next"]}).json()
+    assert (last["rows"], last["next"]) == ([{"key": {"number": 1}, "data": "two"}], None)
+    assert client.get(f"/v3/documents/{id_}/rows/nothing").json() == {"rows": [], "next": None}
+    assert client.get(f"/v3/documents/{id_}/rows/%00").json() == {"rows": [], "next": None}
 
 
 def test_a_priority_changes_while_a_document_waits_for_its_turn(server: Server) -> None:

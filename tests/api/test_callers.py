@@ -124,6 +124,15 @@ def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
         assert other.get("/v3/documents").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v3/documents", "/v3/dead/requeue"], ids=["a file", "an act"])
+def test_requests_without_the_scope_count_as_well(tmp_path: Path, path: str) -> None:
+    with Server(f"sqlite:///{tmp_path}/perdure.db", api_rate_per_s=2) as server:
+        client = server.client("acme", "read")
+        answers = [client.post(path, json={"all": True}).status_code for _ in range(12)]
+        assert answers[:4] == [403] * 4
+        assert 429 in answers[4:]
+
+
 def test_a_rate_is_kept_over_time() -> None:
     rates = Rates(10)
     assert sum(rates.take("acme", 0.0) == 0 for _ in range(100)) == 20

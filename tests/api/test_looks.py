@@ -9,6 +9,7 @@ import pytest
 
 from perdure.api import looks
 from perdure.api.looks import Looks
+from perdure.api.refused import Refused
 from perdure.errors import StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.store.feed import Happened
@@ -99,3 +100,52 @@ def test_all_hear_that_the_store_is_away() -> None:
         assert {type(one) for one in found} == {StoreUnavailable}
 
     asyncio.run(run())
+
+
+def test_looks_end_with_the_streams_that_wait_for_them() -> None:
+    async def run() -> None:
+        own, feed = made()
+        for n in range(2000):
+            task = asyncio.create_task(own.feed("a", f"0-{n}"))
+            await settle()
+            task.cancel()
+        await settle()
+        assert len(own._known) <= 200
+        assert len(asyncio.all_tasks()) <= 200
+        began_s = asyncio.get_running_loop().time()
+        await own.feed("a", "1-1")
+        assert asyncio.get_running_loop().time() - began_s < 2  # the looks that ended gave their places up
+        assert len(feed.asked) <= 200
+
+    asyncio.run(run())
+
+
+def test_an_organisation_waits_for_so_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "PER_S", 0.001)
+
+    async def run() -> None:
+        own, _ = made()
+        many = [asyncio.create_task(own.feed("a", f"{n}-1")) for n in range(300)]
+        await settle()
+        refused = [task for task in many if task.done() and isinstance(task.exception(), Refused)]
+        assert len(refused) >= 99
+        many.append(asyncio.create_task(own.feed("a", "0-2")))  # the first one waits no more
+        await settle()
+        assert len(own._known) <= 201
+        with pytest.raises(Refused) as error:
+            own.check("a")
+        assert error.value.status == 429
+        own.check("b")
+        await own.feed("b", "1-1")
+        for task in many:
+            task.cancel()
+        await settle()
+        own.check("a")
+        assert own._paces["a"].waiting == 0
+
+    asyncio.run(run())
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)

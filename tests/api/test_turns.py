@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from perdure.api import turns
+from perdure.api.refused import Refused
 from perdure.api.turns import AT_ONCE, MANY, TURN, Ending, Turns, pass_on
 from tests.api.server import Server
+from tests.api.test_connections import dialled
 
 
 class Asking:
@@ -243,3 +245,101 @@ def test_a_server_answers_all_of_them(tmp_path: Path, monkeypatch: pytest.Monkey
         while gate._turns._of and time.monotonic() < until_s:
             time.sleep(0.01)  # a turn is given back after its pause
         assert gate._turns._of == {}
+
+
+@asking
+async def test_so_many_requests_wait_and_more_are_refused(one: Asking) -> None:
+    one.ask("b")
+    await settle()
+    asked = [one.ask("a") for _ in range(1000)]
+    await settle()
+    assert one.turns.waiting == 100
+
+    refused = [task.exception() for task in asked if task.done() and task.exception() is not None]
+    assert len(refused) == 1000 - 100 - AT_ONCE
+    assert all(isinstance(error, Refused) and error.status == 429 for error in refused)
+    assert isinstance(refused[0], Refused)
+    assert int(refused[0].headers["Retry-After"]) >= 1
+
+
+def test_a_request_whose_client_has_gone_does_not_wait(tmp_path: Path) -> None:
+    with Server(f"sqlite:///{tmp_path}/perdure.db") as server:
+        key, held = server.key("a"), server.app.state.gate._turns
+
+        async def hold() -> None:
+            for org in ("a", "a", "b"):
+                await held.take(org, {})
+            held._others_ask = lambda *_: True
+            held._of["a"].counted += 1000  # no turn comes
+
+        server.run(hold())
+        head = f"GET /v3/documents HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode()
+        clients = [dialled(server.url) for _ in range(20)]
+        for client in clients:
+            client.sendall(head)
+        _until(lambda: held.waiting == 20)
+        for client in clients:
+            client.close()
+        _until(lambda: held.waiting == 0)
+
+
+def _until(so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 30
+    while not so():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_hundreds_of_uploads_share_what_is_theirs() -> None:
+    async def run() -> float:
+        own, pieces = Turns(), 0
+
+        async def ask() -> None:
+            while True:
+                for org in ("good", "bad"):
+                    await own.take(org, {})
+                    own.end(org, 0.0)
+                await asyncio.sleep(0.1)
+
+        async def upload() -> None:
+            nonlocal pieces
+            while True:
+                await own.pace("bad", 0.02)
+                pieces += 1
+
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        uploads = [asyncio.create_task(upload()) for _ in range(300)]
+        await asyncio.sleep(2.5)  # the old pauses had their longest here
+        before, began_s = pieces, time.monotonic()
+        await asyncio.sleep(3)
+        share = (pieces - before) * 0.02 / (time.monotonic() - began_s)
+        for task in (asking, *uploads):
+            task.cancel()
+        await asyncio.gather(asking, *uploads, return_exceptions=True)
+        return share
+
+    assert asyncio.run(run()) <= 0.3
+
+
+@asking
+async def test_no_upload_begins_while_many_pause(one: Asking) -> None:
+    one.ask("b")
+    await one.ask("a")
+    scope = {"type": "http", "headers": [], **one.entered[-1][1]}
+    small = {**scope, "headers": [(b"content-length", b"1000")]}
+    uploads = [asyncio.create_task(one.turns.pace("a", 1.0)) for _ in range(turns.UPLOADS_MAX - 1)]
+    await settle()
+    turns.check_uploads(scope)
+
+    uploads.append(asyncio.create_task(one.turns.pace("a", 1.0)))
+    await settle()
+    with pytest.raises(Refused, match="32 uploads") as refused:
+        turns.check_uploads(scope)
+    assert (refused.value.status, int(refused.value.headers["Retry-After"]) >= 1) == (429, True)
+    turns.check_uploads(small)
+    one.turns.check_uploads("b")
+    for task in uploads:
+        task.cancel()
+    await settle()
+    turns.check_uploads(scope)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from perdure.service import AsyncPerdure
 
 HOW = "send a key as `Authorization: Bearer pk_…`; `perdure key add ORGANISATION` makes one"
+ADMITTED = "perdure.caller"
 NOTED_S = 60.0  # between notes that a key is in use
 bearer = HTTPBearer(auto_error=False, description="An API key: `perdure key add ORGANISATION` makes one.")
 
@@ -72,17 +73,26 @@ class Gate:
 
     async def enter(self, request: Request, scope: str) -> Caller:
         """The caller, if it may do what needs the scope; Refused."""
-        caller = await self.caller(request)
+        caller = await self.admit(request)
         if scope not in caller.scopes:
             has = ", ".join(caller.scopes)
             raise Refused(403, "scope_missing", f"this needs a key with the scope {scope}; yours has {has}")
+        await self._turns.take(caller.org, request.scope)
+        return caller
+
+    async def admit(self, request: Request) -> Caller:
+        """The caller, if it does not ask too often; a request counts once. Raises: Refused."""
+        if (admitted := request.scope.get(ADMITTED)) is not None:
+            caller: Caller = admitted
+            return caller
+        caller = await self.caller(request)
         wait_s = self._rates.take(caller.org, time.monotonic())
         if wait_s:
             raise Refused(
                 429, "rate_limited", f"this organisation asks more than {self._rates.per_s:g} times a second; wait",
                 retry_after_s=wait_s,
             )  # fmt: skip
-        await self._turns.take(caller.org, request.scope)
+        request.scope[ADMITTED] = caller
         return caller
 
     async def caller(self, request: Request) -> Caller:

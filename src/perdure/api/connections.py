@@ -1,7 +1,8 @@
 """Limits of connections to the HTTP server: their number, in all and per address, and the time they may take.
 
 A connection that has not sent the whole head of a request within `head_s` is closed, and so is one whose client does
-not read its answer. A connection beyond the limits is answered 503 and closed before anything is read.
+not read its answer. A connection beyond the limits is answered 503 and closed before anything is read. A body in tiny
+chunks is parsed piece by piece (`metered`), and refused if its chunks stay tiny.
 """
 
 from __future__ import annotations
@@ -20,16 +21,23 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from perdure.api.metered import CHUNK_BYTES, CONNECTION, HEAD_LINES_MAX, Backlog, Flow, Metered
+from perdure.api.turns import TURN
 from perdure.settings import Settings
 
+HEAD_BYTES_MAX = 65_536
 DESCRIPTORS_MAX = 65_536  # enough; programs that workers start may look at each
 DESCRIPTORS_KEPT = 128  # for the store, its blobs and the log
 STALL_S = 300.0  # without a byte of the answer taken
+LINGER_S, LINGER_BYTES = (
+    1.0,
+    16 << 20,
+)  # that a client may send after it was refused, or it would not hear why
 SELDOM_S = 10.0
 SELDOM = ("socket.accept()", "Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket")
 
 
-def _answer(status: str, code: str, detail: str) -> bytes:
+def _answer(status: str, code: str, detail: str, more: str = "Retry-After: 5\r\n") -> bytes:
     number, _, title = status.partition(" ")
     problem = {
         "type": f"urn:perdure:{code}",
@@ -41,7 +49,7 @@ def _answer(status: str, code: str, detail: str) -> bytes:
     body = json.dumps(problem).encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
-        "Retry-After: 5\r\nConnection: close\r\n\r\n"
+        f"{more}Connection: close\r\n\r\n"
     )
     return head.encode() + body
 
@@ -52,6 +60,14 @@ FULL = _answer(
 LATE = _answer(
     "408 Request Timeout", "head_too_slow", "the head of the request did not arrive in time; send it again"
 )
+TINY = _answer(
+    "400 Bad Request", "chunks_too_small", f"the chunks of the body have less than {CHUNK_BYTES} bytes on average; "
+    "send larger ones", "",
+)  # fmt: skip
+LONG = _answer(
+    "431 Request Header Fields Too Large", "head_too_long", f"the head of the request has more than {HEAD_LINES_MAX} "
+    "lines; send fewer", "",
+)  # fmt: skip
 
 
 class Guard:
@@ -60,6 +76,7 @@ class Guard:
     def __init__(self, most: int, most_of_one: int, head_s: float, idle_s: float) -> None:
         self.most, self.most_of_one, self.head_s, self.idle_s = most, most_of_one, head_s, idle_s
         self._of: Counter[str] = Counter()
+        self.backlog = Backlog()
 
     @classmethod
     def of(cls, settings: Settings) -> Guard:
@@ -91,9 +108,19 @@ class Guard:
 class Guarded(H11Protocol):
     """A connection that its guard has let in, with limits of time."""
 
+    conn: Metered
+    flow: Flow
+    scope: Any  # None before the first request
     _whose: str | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _queued = False  # in the backlog
+    _unheard = -1  # bytes that were thrown away; -1: it listens
+    on_lost: Callable[[], None] | None = None  # called when the client has gone
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.conn = Metered(h11.SERVER, config.h11_max_incomplete_event_size or HEAD_BYTES_MAX)
 
     @property
     def _guard(self) -> Guard:
@@ -108,6 +135,7 @@ class Guarded(H11Protocol):
             return
         self._whose = whose
         super().connection_made(transport)
+        self.flow = Flow(transport, self._wanted)
         transport.set_write_buffer_limits(0)  # or the last bytes, which nobody takes, would not be watched
         self._watch_head()
 
@@ -117,25 +145,101 @@ class Guarded(H11Protocol):
         self._guard.leave(self._whose)
         self._whose = None
         self._end_timers()
+        if self.on_lost is not None:
+            self.on_lost()
+        if self.scope is not None:
+            self.scope.pop(CONNECTION, None)
+        self.flow.wanted = None  # or it would stay in memory until cycles are looked for
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._whose is None:
             return
+        if self._unheard >= 0:
+            self._unheard += len(data)
+            if self._unheard > LINGER_BYTES:
+                self.transport.close()
+            return
         super().data_received(data)
         self._watch_head()
 
+    def handle_events(self) -> None:
+        """Parse a share of the data; the rest waits in the backlog."""
+        self.conn.start()
+        super().handle_events()
+        if self.scope is not None and self._whose is not None:
+            self.scope[CONNECTION] = self
+        self.flow.held = self.conn.cut
+        if self.conn.chunks_tiny:
+            self._refuse(TINY)
+        elif self.conn.cut and self._answered and self.conn.their_state is h11.SEND_BODY:
+            self._refuse(b"")  # nobody wants this body
+        else:
+            self.flow.settle()
+            if self.conn.cut:
+                self._wanted()
+
+    @property
+    def _answered(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    def _wanted(self) -> None:
+        """Wait for a turn to parse more."""
+        if not self._queued and self._whose is not None:
+            turn = self.scope.get(TURN) if self.scope is not None else None
+            self._queued = True
+            self._guard.backlog.add(
+                f"address {self._whose}" if turn is None else f"organisation {turn.org}", self
+            )
+
+    def go_on(self) -> None:
+        """Parse more, unless the application has yet to take the last pieces: it calls `_wanted` when it has."""
+        self._queued = False
+        if self._whose is None or self._unheard >= 0 or self.transport.is_closing():
+            return
+        if not self._answered and self.cycle.body:
+            return
+        began_s = time.perf_counter()
+        self.handle_events()
+        self._watch_head()
+        if (turn := self.scope.get(TURN) if self.scope is not None else None) is not None:
+            turn.spent(time.perf_counter() - began_s)
+
+    def stop_listening(self) -> None:
+        """Throw away all that still comes."""
+        if self._unheard < 0:
+            self._unheard = 0
+            self.flow.held = self.flow.read_paused = False
+            self.flow.settle()
+
+    def _refuse(self, answer: bytes) -> None:
+        """End the connection, with this answer unless another one has begun; the client has a moment to read it."""
+        if self.transport.is_closing():
+            return
+        if not self._answered:
+            self.cycle.disconnected = True  # the application cannot answer any more
+            self.cycle.message_event.set()
+        if self._answered or not self.cycle.response_started:
+            self.transport.write(answer)
+        self.stop_listening()
+        self._end_timers()
+        self._head_timer = self.loop.call_later(LINGER_S, self.transport.close)
+
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong, unless an answer is under way or was given: then only close."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.conn.head_long:
+            self._refuse(LONG)
+        elif self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.close()
 
     def _watch_head(self) -> None:
         """Start the clock when bytes come while no request is being answered; more bytes do not reset it."""
-        cycle: Any = self.cycle  # None before the first request
-        if cycle is not None and not cycle.response_complete:
+        if self._unheard >= 0:
+            return
+        if not self._answered:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse
+from pydantic import BaseModel
 
 from perdure.api.caller import Reader
 from perdure.api.shared import PROBLEMS, DocumentId, Service
 from perdure.api.views import Chunks, ChunkView, Connections, ConnectionView, Hits, HitView, Rows, RowView
 from perdure.errors import StageUnknown
 from perdure.operate.desk import unknown
+from perdure.store.records import Part
 
 router = APIRouter(prefix="/v3", responses=PROBLEMS)
+PAGE = 1000
+After = Annotated[str, Query(pattern="^[0-9]{1,9}$", description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE)]
 #: What came in is sent as what it is said to be, and never looked at as a page of ours.
 SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
 
@@ -33,29 +41,62 @@ async def search(
 
 
 @router.get("/documents/{id}/chunks", response_model=Chunks, tags=["documents"])
-async def chunks(service: Service, caller: Reader, id_: DocumentId) -> Chunks:
+async def chunks(
+    service: Service, caller: Reader, id_: DocumentId, after: After = "0", limit: Limit = PAGE
+) -> Response:
     """The document's passages, in order."""
-    await service.status(id_, caller.org)
-    found = await service.chunks(id_, caller.org)
-    return Chunks(chunks=[ChunkView.model_validate(one, from_attributes=True) for one in found])
+    status, part = await service.status(id_, caller.org), _part(after, limit)
+    found = await service.store.chunks(caller.org, status.id, part)
+
+    def page() -> Chunks:
+        views = [ChunkView.model_validate(one, from_attributes=True) for one in found[:limit]]
+        return Chunks(chunks=views, next=_next(part, len(found)))
+
+    return await _answer(page)
 
 
 @router.get("/documents/{id}/connections", response_model=Connections, tags=["documents"])
-async def connections(service: Service, caller: Reader, id_: DocumentId) -> Connections:
+async def connections(
+    service: Service, caller: Reader, id_: DocumentId, after: After = "0", limit: Limit = PAGE
+) -> Response:
     """Passages of other documents that are about the same."""
-    await service.status(id_, caller.org)
-    found = await service.connections(id_, None, caller.org)
-    return Connections(
-        connections=[ConnectionView.model_validate(one, from_attributes=True) for one in found]
-    )
+    status, part = await service.status(id_, caller.org), _part(after, limit)
+    found = await service.store.connections(caller.org, status.id, None, part)
+
+    def page() -> Connections:
+        views = [ConnectionView.model_validate(one, from_attributes=True) for one in found[:limit]]
+        return Connections(connections=views, next=_next(part, len(found)))
+
+    return await _answer(page)
 
 
 @router.get("/documents/{id}/rows/{name}", response_model=Rows, tags=["documents"])
-async def rows(service: Service, caller: Reader, id_: DocumentId, name: str) -> Rows:
+async def rows(
+    service: Service, caller: Reader, id_: DocumentId, name: str, after: After = "0", limit: Limit = PAGE
+) -> Response:
     """What stages emitted under this name, in the order of their keys; empty where there is nothing."""
-    await service.status(id_, caller.org)
-    found = await service.rows(id_, name, caller.org) if name.isprintable() else []
-    return Rows(rows=[RowView(key=key, data=data) for key, data in found])
+    status, part = await service.status(id_, caller.org), _part(after, limit)
+    found = await service.store.rows(caller.org, status.id, name, part) if name.isprintable() else []
+
+    def page() -> Rows:
+        views = [RowView(key=json.loads(key), data=json.loads(data)) for key, data in found[:limit]]
+        return Rows(rows=views, next=_next(part, len(found)))
+
+    return await _answer(page)
+
+
+def _part(after: str, limit: int) -> Part:
+    return Part(int(after), limit + 1)  # one more, which tells whether there is a next page
+
+
+def _next(part: Part, found: int) -> str | None:
+    return str(part.first + part.most - 1) if found == part.most else None
+
+
+async def _answer(page: Callable[[], BaseModel]) -> Response:
+    """Make the page beside the event loop: a thousand passages take it from others."""
+    made = await asyncio.to_thread(lambda: page().model_dump_json())
+    return Response(made, media_type="application/json")
 
 
 @router.get("/documents/{id}/content", response_class=Response, tags=["documents"])
@@ -90,5 +131,6 @@ async def output(
     if not stage.isprintable():
         raise StageUnknown(f"there is no stage {stage!r}")
     found = await service.output(id_, stage, caller.org, pipeline)
-    made = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64")).dump_json(found)
+    adapter = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
+    made = await asyncio.to_thread(adapter.dump_json, found)
     return Response(made, media_type="application/json")

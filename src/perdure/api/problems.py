@@ -18,6 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
+from perdure.api.connections import LINGER_S
+from perdure.api.metered import stop_listening
 from perdure.api.refused import ERRORS_MAX, Invalid, Refused
 from perdure.errors import (
     DocumentUnknown,
@@ -40,7 +42,6 @@ FULL_ERRORS = ("FullError", "DiskFullError")
 LARGE_BYTES = 1 << 20
 #: What an answer says about a request: enough to mend it, and no echo of it.
 WHERE_CHARS_MAX, WHAT_CHARS_MAX, DETAIL_CHARS_MAX = 200, 300, 4000
-LINGER_S, LINGER_BYTES = 1.0, 16 << 20
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_S = {StoreBusy: 1, StoreUnavailable: 5}
 AWAY: dict[type[PerdureError], str] = {
@@ -204,7 +205,8 @@ class LastWord(Response):
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                heard = 0
-                while heard < LINGER_BYTES and (message := await receive()).get("more_body"):
-                    heard += len(message["body"])
+                if (await receive()).get("more_body"):
+                    stop_listening(scope)
+                while (await receive()).get("more_body"):
+                    pass
         await send({"type": "http.response.body", "body": b""})

@@ -140,10 +140,11 @@ class Uploads:
 
 
 async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncIterator[bytes]:
-    """The body as it comes, wherever its bytes belong; 413 where it is too large, 408 where it comes too slowly, 503
-    where the server stops before it is complete."""
+    """The body as it comes, wherever its bytes belong; 413 where it is too large, 408 where it comes too slowly, 429
+    where others of the organisation must pause, 503 where the server stops before it is complete."""
     late = Refused(408, "upload_too_slow", "the body did not arrive in time; send it again")
     uploads: Uploads = request.app.state.uploads
+    turns.check_uploads(request.scope)
     stream, loop = aiter(request.stream()), asyncio.get_running_loop()
     until_s, size, waited_s = loop.time() + limits.total_s, 0, 0.0
     while (now_s := loop.time()) < until_s:

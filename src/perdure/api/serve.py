@@ -25,7 +25,7 @@ from fastapi import FastAPI
 
 from perdure.api.build import build
 from perdure.api.caller import is_loopback
-from perdure.api.connections import Guarded, log_seldom, raise_descriptors
+from perdure.api.connections import HEAD_BYTES_MAX, Guarded, log_seldom, raise_descriptors
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
 from perdure.engine.collector import calm_collector
@@ -36,7 +36,6 @@ from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
 
 log = logging.getLogger("perdure.api")
-HEAD_BYTES_MAX = 65_536
 BACKLOG = 128  # connections that are accepted before the first is looked at: a burst needs descriptors, too
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # of life, after which a worker's end is forgotten

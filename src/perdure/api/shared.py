@@ -61,7 +61,7 @@ class Bounded(APIRoute):
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
-            await request.app.state.gate.caller(request)
+            await request.app.state.gate.admit(request)
             limits: Limits = request.app.state.limits
             body = b"".join(
                 [piece async for piece in pieces(request, limits, min(ACT_BYTES, limits.json_bytes))]

@@ -45,6 +45,7 @@ async def events(
         raise Refused(422, "event_unknown", f"there is no event {unknown[0]!r}; there are {', '.join(NAMES)}")
     start = last_event_id or after or await service.store.feed_end()
     place(start)
+    request.app.state.looks.check(caller.org)
     stream = _stream(request, caller.org, start, frozenset(name or NAMES))
     return Counted(stream, request.app.state.streams, caller.org)
 
@@ -103,7 +104,7 @@ async def _stream(request: Request, org: str, start: str, names: frozenset[str])
                 return
         try:
             found = await state.looks.feed(org, start)
-        except StoreError:
+        except (StoreError, Refused):
             found = []  # it comes back, or the client goes
         if found:
             start = found[-1].place

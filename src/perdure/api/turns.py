@@ -10,24 +10,37 @@ A request that takes longer than 0.1 s waits itself, for its body, a file or the
 searches and streams of one organisation do not wait for each other. The pause after it stays, or a server that is slow
 because of a flood would let in all of it. Bodies come in pieces: while others ask, all uploads of an organisation
 together take a quarter of the time (`pace`).
+
+At most 100 requests of an organisation wait, and only as long as their clients do. While 32 of its uploads pause, the
+organisation begins no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from perdure.api.metered import CONNECTION
+from perdure.api.refused import Refused
+
 AT_ONCE = 2
+WAITING_MAX = 100  # requests of an organisation
+UPLOADS_MAX = 32  # of an organisation that pause
+AGAIN_S = 5.0  # before a request that was refused is worth sending again
 MANY = 8  # requests of an organisation that wait: it floods the server
 PAUSES = 3  # times as long as its request took waits who floods it
 PIECE_BYTES = 1 << 20  # of bodies, after which an upload may have to pause
 PIECE_PER_S = 64 << 20  # bytes that the event loop reads in a second, without what becomes of them
-PAUSE_MAX_S = 2.0  # between two pieces of a body
+PIECE_S = (
+    PIECE_BYTES / PIECE_PER_S
+)  # of parsing and handling, after which an upload may have to pause as well
+PAUSE_MAX_S = 2.0  # between looks whether an upload must still pause
 COUNTS_S = 0.1  # that a request counts at most
 RECENT_S = 1.0  # for this long after its last request an organisation is taken to ask
 TURN = "perdure.turn"
@@ -40,30 +53,42 @@ class Turns:
         self._now_s = now_s
         self._of: dict[str, _Of] = {}  # organisations with requests that count or wait
         self._paced: dict[str, float] = {}  # until when uploads of an organisation pause
+        self._pausing: Counter[str] = Counter()  # these uploads
         self._last, self._last_s, self._other_s = "", -RECENT_S, -RECENT_S
 
     async def take(self, org: str, scope: Scope) -> None:
-        """Wait for a turn; `Ending` gives it back when the request has been answered."""
+        """Wait for a turn; `Ending` gives it back when the request has been answered. Raises: Refused."""
         now_s = self._now_s()
         if org != self._last:
             self._last, self._other_s = org, self._last_s
         self._last_s = now_s
         own = self._of.setdefault(org, _Of())
         if own.waiting or (own.counted >= AT_ONCE and self._others_ask(org, now_s)):
-            turn = asyncio.get_running_loop().create_future()
-            own.waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.cancelled():
-                    with suppress(ValueError):  # a turn that ended since passed it over
-                        own.waiting.remove(turn)
-                else:
-                    self._ended(org)  # it was given the turn, and has gone
-                raise
+            await self._wait(org, own, scope)
         else:
             own.counted += 1
         scope[TURN] = _Turn(self, org)
+
+    async def _wait(self, org: str, own: _Of, scope: Scope) -> None:
+        if len(own.waiting) >= WAITING_MAX:
+            raise Refused(
+                429, "rate_limited", f"{WAITING_MAX} requests of this organisation wait for their turn; wait",
+                retry_after_s=AGAIN_S,
+            )  # fmt: skip
+        turn = asyncio.get_running_loop().create_future()
+        own.waiting.append(turn)
+        try:
+            with _watched(scope, turn):
+                mine = await turn
+        except asyncio.CancelledError:
+            if turn.cancelled() or not turn.result():
+                own.leave(turn)
+            else:
+                self._ended(org)  # it was given the turn, and has gone
+            raise
+        if not mine:
+            own.leave(turn)
+            raise Refused(400, "upload_broken_off", "the connection was closed before the answer")
 
     @property
     def waiting(self) -> int:
@@ -89,7 +114,7 @@ class Turns:
         while own.waiting and (alone or own.counted < (1 if len(own.waiting) >= MANY else AT_ONCE)):
             turn = own.waiting.popleft()
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(True)
                 own.counted += 1
         if not own.counted and not own.waiting:
             del self._of[org]
@@ -101,11 +126,46 @@ class Turns:
         if not self._others_ask(org, now_s):
             self._paced.pop(org, None)
             return
-        until_s = max(self._paced.get(org, now_s), now_s) + PAUSES * took_s
-        self._paced[org] = min(until_s, now_s + PAUSE_MAX_S)
+        until_s = max(self._paced.get(org, 0.0), now_s - took_s) + (1 + PAUSES) * took_s
+        self._paced[org] = until_s
         for idle in [each for each, at_s in self._paced.items() if at_s < now_s]:
             del self._paced[idle]
-        await asyncio.sleep(self._paced[org] - now_s)
+        self._pausing[org] += 1
+        try:
+            left_s = until_s - now_s
+            while left_s > 0 and self._others_ask(org, self._now_s()):
+                step_s = min(left_s, PAUSE_MAX_S)
+                await asyncio.sleep(step_s)
+                left_s -= step_s
+        finally:
+            self._pausing[org] -= 1
+            if not self._pausing[org]:
+                del self._pausing[org]
+
+    def check_uploads(self, org: str) -> None:
+        """Check that the organisation may begin another upload. Raises: Refused."""
+        if self._pausing[org] >= UPLOADS_MAX:
+            raise Refused(
+                429, "rate_limited", f"{UPLOADS_MAX} uploads of this organisation are under way and must pause; wait",
+                retry_after_s=AGAIN_S,
+            )  # fmt: skip
+
+
+@contextmanager
+def _watched(scope: Scope, turn: asyncio.Future[bool]) -> Iterator[None]:
+    """End the wait with False if the client closes the connection during the block."""
+
+    def lost() -> None:
+        if not turn.done():
+            turn.set_result(False)
+
+    if (connection := scope.get(CONNECTION)) is not None:
+        connection.on_lost = lost
+    try:
+        yield
+    finally:
+        if connection is not None:
+            connection.on_lost = None
 
 
 class _Of:
@@ -113,14 +173,21 @@ class _Of:
 
     def __init__(self) -> None:
         self.counted = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[bool]] = (
+            deque()
+        )  # True: it has its turn; False: its client has gone
+
+    def leave(self, turn: asyncio.Future[bool]) -> None:
+        """Wait no more."""
+        with suppress(ValueError):  # a turn that ended since passed it over
+            self.waiting.remove(turn)
 
 
 class _Turn:
     """A turn that is taken, until it is ended or too long."""
 
     def __init__(self, turns: Turns, org: str) -> None:
-        self._turns, self._org = turns, org
+        self._turns, self.org = turns, org
         self._began_s = time.monotonic()
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             COUNTS_S, self._end, COUNTS_S
@@ -135,19 +202,27 @@ class _Turn:
         """The request goes on, and takes no time of the server."""
         self._end(0.0)
 
+    def spent(self, took_s: float) -> None:
+        """It took so long to parse its body; the next piece pays for it."""
+        self._took_s += took_s
+
+    def check_uploads(self) -> None:
+        """Check that its body may come. Raises: Refused."""
+        self._turns.check_uploads(self.org)
+
     async def received(self, size: int, took_s: float) -> None:
         """Wait if it must: so many bytes of its body came, and it took so long to do something with them."""
         self._bytes += size
         self._took_s += took_s
-        if self._bytes >= PIECE_BYTES:
+        if self._bytes >= PIECE_BYTES or self._took_s >= PIECE_S:
             took_s, self._bytes, self._took_s = self._took_s + self._bytes / PIECE_PER_S, 0, 0.0
-            await self._turns.pace(self._org, took_s)
+            await self._turns.pace(self.org, took_s)
 
     def _end(self, took_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._turns.end(self._org, took_s)
+            self._turns.end(self.org, took_s)
 
 
 def pass_on(scope: Scope) -> None:
@@ -160,6 +235,14 @@ async def received(scope: Scope, size: int, took_s: float) -> None:
     """Wait if it must: part of the request's body came and was worked on."""
     if (turn := scope.get(TURN)) is not None:
         await turn.received(size, took_s)
+
+
+def check_uploads(scope: Scope) -> None:
+    """Check that the body of the request may come, if it may be large. Raises: Refused."""
+    if (turn := scope.get(TURN)) is not None:
+        length = Headers(scope=scope).get("content-length", "")
+        if not length.isdigit() or int(length) > PIECE_BYTES:
+            turn.check_uploads()
 
 
 class Ending:

@@ -273,6 +273,7 @@ class ChunkView(BaseModel):
 
 class Chunks(BaseModel):
     chunks: list[ChunkView]
+    next: str | None = None
 
 
 class RowView(BaseModel):
@@ -284,6 +285,7 @@ class RowView(BaseModel):
 
 class Rows(BaseModel):
     rows: list[RowView]
+    next: str | None = None
 
 
 class ConnectionView(BaseModel):
@@ -297,6 +299,7 @@ class ConnectionView(BaseModel):
 
 class Connections(BaseModel):
     connections: list[ConnectionView]
+    next: str | None = None
 
 
 class HitView(BaseModel):

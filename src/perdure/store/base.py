@@ -342,7 +342,9 @@ class Store(Protocol):
     async def items(
         self, org: str, document_id: str, pipeline: str, stage: str, fingerprint: str, generation: int
     ) -> list[records.SavedItem]: ...
-    async def rows(self, org: str, document_id: str, name: str) -> list[tuple[str, bytes]]: ...
+    async def rows(
+        self, org: str, document_id: str, name: str, page: records.Part = records.ALL
+    ) -> list[tuple[str, bytes]]: ...
     async def blob_named(self, hash_: str) -> bool:
         """Whether any row names this blob."""
 
@@ -372,11 +374,13 @@ class Store(Protocol):
         """Store which chunks are its chunks' nearest, and whose nearest its chunks are; how many the former. Done after
         each change of the chunks of each document, in any order, it leaves the `each` nearest of every chunk."""
 
-    async def chunks(self, org: str, document_id: str) -> list[Chunk]:
+    async def chunks(self, org: str, document_id: str, page: records.Part = records.ALL) -> list[Chunk]:
         """The document's chunks, in order."""
 
     async def completeness(self, org: str, document_id: str) -> Completeness: ...
-    async def connections(self, org: str, document_id: str, chunk_id: str | None = None) -> list[Connection]:
+    async def connections(
+        self, org: str, document_id: str, chunk_id: str | None = None, page: records.Part = records.ALL
+    ) -> list[Connection]:
         """What the document's chunks (or one of them) are connected with, whichever side found it."""
 
     async def now_ms(self) -> int:

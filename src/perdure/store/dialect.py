@@ -559,7 +559,10 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "DELETE FROM emitted WHERE org = $1 AND document_id = $2 AND pipeline = $3 AND stage = $4 "
         "AND fingerprint <> $5"
     )
-    ROWS = "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key"
+    ROWS = (
+        "SELECT key, data FROM emitted WHERE org = $1 AND document_id = $2 AND name = $3 ORDER BY key "
+        "LIMIT $4 OFFSET $5"
+    )
     #: The time since which the oldest ready job could have run, of those whose turn comes next: each organisation's
     #: oldest is among the first of its stream.
     READY_SINCE = (
@@ -641,7 +644,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CHUNK_IDS = "SELECT id, model FROM chunk WHERE org = $1 AND document_id = $2"
     CHUNKS = (
         "SELECT id, position, starts, ends, text, anchor, page, model, vector, heading FROM chunk "
-        "WHERE org = $1 AND document_id = $2 ORDER BY position, id"
+        "WHERE org = $1 AND document_id = $2 ORDER BY position, id LIMIT $3 OFFSET $4"
     )
     CHUNKS_EMBEDDED = (
         "SELECT id, model, vector FROM chunk WHERE org = $1 AND document_id = $2 AND vector IS NOT NULL "
@@ -681,7 +684,8 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "WHERE c.org = $1 AND c.document_id = $2 AND c.id = n.id AND c.model = n.model "
         "AND o.org = $1 AND o.document_id = n.there AND o.id = n.other_id AND o.model = n.model "
         "AND (CAST($3 AS text) IS NULL OR c.id = $3) "
-        "GROUP BY c.id, c.position, n.there, o.id, n.model ORDER BY c.position, max(n.score) DESC, n.there, o.id"
+        "GROUP BY c.id, c.position, n.there, o.id, n.model ORDER BY c.position, max(n.score) DESC, n.there, o.id "
+        "LIMIT $4 OFFSET $5"
     )
 
     #: Locks jobs in the order of the rows; None where there is only one writer.

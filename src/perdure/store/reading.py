@@ -16,12 +16,14 @@ from perdure.store import exchange, rows
 from perdure.store.base import DataRefused, Driver, Query, Row, Steps
 from perdure.store.counting import Counts, told
 from perdure.store.records import (
+    ALL,
     Attempt,
     Checkpoint,
     DependencyRecord,
     DocumentRecord,
     Kpi,
     LaneRecord,
+    Part,
     QueueRecord,
     SavedItem,
     SavedStage,
@@ -126,8 +128,9 @@ class Reading:
         found = await self._rows(self.sql.ITEMS, org, document_id, pipeline, stage, fingerprint, generation)
         return [SavedItem(*row) for row in found]
 
-    async def rows(self, org: str, document_id: str, name: str) -> list[tuple[str, bytes]]:
-        return [(row[0], row[1]) for row in await self._rows(self.sql.ROWS, org, document_id, name)]
+    async def rows(self, org: str, document_id: str, name: str, page: Part = ALL) -> list[tuple[str, bytes]]:
+        found = await self._rows(self.sql.ROWS, org, document_id, name, page.most, page.first)
+        return [(row[0], row[1]) for row in found]
 
     async def lanes(self) -> list[LaneRecord]:
         found = {

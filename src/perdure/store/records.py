@@ -40,6 +40,16 @@ class Claimed:
     document: DocumentRecord
 
 
+class Part(NamedTuple):
+    """Part of a list: at most this many, from this one on."""
+
+    first: int
+    most: int
+
+
+ALL = Part(0, 2**62)
+
+
 class Place(NamedTuple):
     """A place in a list of documents: after the one that came in then and has this id."""
 

@@ -25,7 +25,7 @@ from perdure.store.near import Among, Near, Which
 from perdure.store.ranking import FEW, Wanted, fit, fits, fused
 from perdure.store.rarity import COUNTED, Rarity, Sample
 from perdure.store.reading import Reading
-from perdure.store.records import Hit
+from perdure.store.records import ALL, Hit, Part
 
 if TYPE_CHECKING:
     from perdure.store.pgvector import PgVectors
@@ -211,14 +211,17 @@ class Searching(Reading):
         params = (org, collection, document, self.sql.many(numbers), model, len(data))
         return {row[0]: row for row in await self._rows(self.sql.CHUNK_HITS, *params)}
 
-    async def chunks(self, org: str, document_id: str) -> list[Chunk]:
-        return [Chunk(*row) for row in await self._rows(self.sql.CHUNKS, org, document_id)]
+    async def chunks(self, org: str, document_id: str, page: Part = ALL) -> list[Chunk]:
+        found = await self._rows(self.sql.CHUNKS, org, document_id, page.most, page.first)
+        return [Chunk(*row) for row in found]
 
     async def completeness(self, org: str, document_id: str) -> Completeness:
         return Completeness(*(await self._rows(self.sql.COMPLETENESS, org, document_id))[0])
 
-    async def connections(self, org: str, document_id: str, chunk_id: str | None = None) -> list[Connection]:
-        found = await self._rows(self.sql.CONNECTIONS, org, document_id, chunk_id)
+    async def connections(
+        self, org: str, document_id: str, chunk_id: str | None = None, page: Part = ALL
+    ) -> list[Connection]:
+        found = await self._rows(self.sql.CONNECTIONS, org, document_id, chunk_id, page.most, page.first)
         return [Connection(*row) for row in found]
 
 
