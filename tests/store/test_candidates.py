@@ -237,15 +237,16 @@ async def test_a_question_without_spaces_need_not_stand_there_literally(world: W
 
 def test_words_count_for_less_beside_vectors_of_sentences() -> None:
     assert share("text-embedding-3-small", 3) == 0.5
-    assert share("wordllama-l2-supercat-256", 3) == 0.85
+    assert share("wordllama-l2-supercat-256", 3) == 0.9
     assert share("text-embedding-3-small", 1) > 0.7
 
 
 def test_cosines_are_stretched_over_the_nearest() -> None:
     """One chunk that points away does not make all others alike."""
-    ranked = dict(fused({}, {1: 0.9, 2: 0.8, 3: -0.9}, 0.5, 0.8))
+    ranked = dict(fused({}, {1: 0.9, 2: 0.8, 3: 0.75, 4: -0.9}, 0.5, 0.8))
 
-    assert ranked == pytest.approx({1: 1.0, 2: 0.0, 3: 0.0})
+    assert ranked == pytest.approx({1: 1.0, 2: 0.5, 3: 0.25, 4: 0.0})
+    assert fused({}, {1: 0.9}, 0.5, 0.9) == [(1, 1.0)]
 
 
 async def test_no_more_rows_are_read_than_the_budget_allows(world: World, small: None) -> None:

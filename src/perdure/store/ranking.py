@@ -2,7 +2,7 @@
 
 By words: the rarer a word is and the more often a chunk has it, the more it counts (BM25), other forms of it less;
 that all of them are there counts too, and that words of the query follow each other. By vector: the cosine, stretched
-so that the nearest chunk has 1 and the last of the nearest 0, as every chunk beyond it.
+so that the nearest chunk has 1, the last of the nearest 0.5, and one as far behind that 0, as all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.core.frozen import frozen
 from perdure.core.words import Term
 
 #: What words count beside vectors, by model: more beside those that know words one by one.
-WORDS = {"wordllama-l2-supercat-256": 0.85, "lexical-hashing-384": 0.85}
+WORDS = {"wordllama-l2-supercat-256": 0.9, "lexical-hashing-384": 0.9, "all-minilm-l6-v2": 0.82}
 WORDS_ELSE = 0.5
 #: Of a chunk that covers more of the words' weight than this, the words count for more, up to all.
 ENOUGH = 0.8
@@ -28,7 +28,11 @@ SATURATION, LENGTH, LENGTHY = 1.2, 160, 0.5
 #: cosine alone to the second. Where nothing is known of a model's cosines, every hit does; also in an
 #: organisation with few chunks, which need not have the words of its own subject.
 FEW = 1_000
-FLOORS = {"wordllama-l2-supercat-256": (0.72, 0.5), "lexical-hashing-384": (0.6, 0.5)}
+FLOORS = {
+    "wordllama-l2-supercat-256": (0.72, 0.5),
+    "lexical-hashing-384": (0.6, 0.5),
+    "all-minilm-l6-v2": (0.72, 0.45),
+}
 
 
 @frozen
@@ -104,11 +108,12 @@ def fused(
     if not cosines:
         return sorted(((num, one.score) for num, one in fits.items()), key=_first)
     best = max(cosines.values())
-    least = least if least < best else best - 1.0
+    if least >= best:  # there is but one
+        least = 0.0 if best > 0 else best - 1.0
     words = _share_of_words(fits.values(), usual)
     scores = {
         num: words * (fits[num].score if num in fits else 0.0)
-        + (1 - words) * (max(0.0, cosines[num] - least) / (best - least) if num in cosines else 0.0)
+        + (1 - words) * (max(0.0, 1 + (cosines[num] - least) / (best - least)) / 2 if num in cosines else 0.0)
         for num in {**fits, **cosines}
     }
     return sorted(scores.items(), key=_first)
