@@ -7,9 +7,9 @@ line of `retrieval_questions.tsv` is: kind, half, question, documents, passage. 
 the documents and its chunk contains the passage; an unanswerable question has neither. Prints hit@1, hit@5 and the mean
 reciprocal rank (of the first ten) by kind and half, for words alone, vectors alone and both. For both it also prints
 `doc@5`, the share of questions with a hit of the right document among the first five, and `refused`, the number of
-answerable questions without any hit; and how many unanswerable questions are answered with "nothing fits". The first line
-names the embedder and the chunker by a number that follows from all chunks: runs with another number had other passages.
-The half `tune` may be looked at when search is changed, `held` may not.
+answerable questions without any hit; and how many unanswerable questions are answered with "nothing fits". The first
+line names the embedder and the chunker by a number that follows from all chunks: another number, other passages. The
+half `tune` may be looked at when search is changed, `held` may not.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ WORDS = ["[UNK]", "[CLS]", "[SEP]", "whales", "sing", "in", "the", "sea"]
 def directory(tmp_path: Path) -> Path:
     """A model of the same shape, with few and random numbers."""
     rng = np.random.default_rng(7)
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (len(WORDS), WIDTH),
         "embeddings.position_embeddings.weight": (minilm.TOKENS_MAX, WIDTH),
         "embeddings.token_type_embeddings.weight": (2, WIDTH),
@@ -38,8 +38,8 @@ def directory(tmp_path: Path) -> Path:
         dense = {f"attention.self.{name}": (WIDTH, WIDTH) for name in ("query", "key", "value")}
         dense |= {"attention.output.dense": (WIDTH, WIDTH), "intermediate.dense": (WIDER, WIDTH)}
         dense["output.dense"] = (WIDTH, WIDER)
-        for name, shape in dense.items():
-            shapes |= {f"{at}{name}.weight": shape, f"{at}{name}.bias": shape[:1]}
+        for name, size in dense.items():
+            shapes |= {f"{at}{name}.weight": size, f"{at}{name}.bias": size[:1]}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
             shapes |= {f"{at}{name}.weight": (WIDTH,), f"{at}{name}.bias": (WIDTH,)}
     table, numbers = {}, b""
