@@ -1,12 +1,15 @@
 """Whether search finds what is asked for: labelled questions over documentation from public packages.
 
-    python benchmarks/retrieval.py --cache DIRECTORY [--store URL] [--questions FILE] [--misses] [--kinds]
+    python benchmarks/retrieval.py --cache DIRECTORY [--store URL] [--questions FILE] [--half tune] [--misses]
 
 The corpus (`retrieval_corpus.py`) goes through the real pipeline, once for each store; what exists is asked again. Each
 line of `retrieval_questions.tsv` is: kind, half, question, documents, passage. A hit is right if it belongs to one of
 the documents and its chunk contains the passage; an unanswerable question has neither. Prints hit@1, hit@5 and the mean
-reciprocal rank (of the first ten) by kind and half, for words alone, vectors alone and both, and how many unanswerable
-questions are answered with "nothing fits". The half `tune` may be looked at when search is changed, `held` may not.
+reciprocal rank (of the first ten) by kind and half, for words alone, vectors alone and both. For both it also prints
+`doc@5`, the share of questions with a hit of the right document among the first five, and `refused`, the number of
+answerable questions without any hit; and how many unanswerable questions are answered with "nothing fits". The first
+line names the embedder and the chunker by a number that follows from all chunks: another number, other passages. The
+half `tune` may be looked at when search is changed, `held` may not.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from retrieval_corpus import corpus
 
@@ -49,6 +53,9 @@ class Question:
     text: str
     documents: tuple[str, ...]
     passage: str
+
+
+Ranks = dict[tuple[str, str, str], list["Found"]]
 
 
 def questions(path: Path) -> list[Question]:
@@ -82,8 +89,17 @@ def index(store: str, paths: list[Path]) -> None:
             worker.wait()
 
 
-async def rank(app: AsyncPerdure, question: Question, way: str) -> tuple[int, bool]:
-    """The rank of the first right hit (0: none), and whether there was any hit."""
+@dataclass(frozen=True)
+class Found:
+    """The rank of the first right hit and of the first of a right document (0: none), and whether there was any hit."""
+
+    place: int
+    document: int
+    any: bool
+
+
+async def rank(app: AsyncPerdure, question: Question, way: str) -> Found:
+    """What a search in this way gives."""
     store = app.store
     vector = None
     if way != "words":
@@ -91,12 +107,9 @@ async def rank(app: AsyncPerdure, question: Question, way: str) -> tuple[int, bo
         vector = (model.name, (await model.aembed([question.text]))[0])
     text = "" if way == "vectors" else question.text
     found = await store.search("default", text, vector, limit=DEPTH)
-    for place, hit in enumerate(found, 1):
-        if hit.name in question.documents:
-            chunks = {chunk.id: chunk.text for chunk in await store.chunks("default", hit.document_id)}
-            if question.passage in plain(chunks[hit.chunk_id]):
-                return place, True
-    return 0, bool(found)
+    named = [place for place, hit in enumerate(found, 1) if hit.name in question.documents]
+    right = [place for place in named if question.passage in plain(found[place - 1].text)]
+    return Found(min(right, default=0), min(named, default=0), bool(found))
 
 
 async def ask(store: str, asked: list[Question], misses: bool) -> None:
@@ -107,14 +120,14 @@ async def ask(store: str, asked: list[Question], misses: bool) -> None:
         missing = await _unlabelled(app, asked)
         for one in missing:
             print(f"no chunk has the passage of: {one.text}", file=sys.stderr)
-        ranks: dict[tuple[str, str, str], list[tuple[int, bool]]] = defaultdict(list)
+        ranks: Ranks = defaultdict(list)
         for question in asked:
             for way in WAYS:
                 found = await rank(app, question, way)
                 ranks[question.kind, question.half, way].append(found)
-                if misses and question.half == "tune" and way == "both" and not 0 < found[0] <= 5:
-                    print(f"missed ({found[0]}): {question.kind}: {question.text}")
-        await _junk(app)
+                if misses and question.half == "tune" and way == "both" and not 0 < found.place <= 5:
+                    print(f"missed ({found.place}): {question.kind}: {question.text}")
+        await _corpus(app)
     finally:
         await app.stop()
     _table(ranks)
@@ -131,11 +144,15 @@ async def _unlabelled(app: AsyncPerdure, asked: list[Question]) -> list[Question
     return missing
 
 
-async def _junk(app: AsyncPerdure) -> None:
-    """Print how many chunks nobody is helped by: headings or fences alone, or with the sign of a part inside."""
+async def _corpus(app: AsyncPerdure) -> None:
+    """Print embedder, chunker and how many chunks help nobody: a heading or fence alone, the sign of a part inside."""
     found: dict[str, int] = defaultdict(int)
+    models: Counter[str | None] = Counter()
+    cut = 0
     for document in await _everything(app):
         for chunk in await app.chunks(document.id):
+            models[chunk.model] += 1
+            cut ^= crc32(f"{document.name}\0{chunk.read}".encode(errors="replace"))
             found["chunks"] += 1
             lines = [line for line in chunk.text.split("\n") if line.strip()]
             body = [line for line in lines if not line.startswith("#") and not SIGN.fullmatch(line.strip())]
@@ -146,6 +163,7 @@ async def _junk(app: AsyncPerdure) -> None:
             found["with a sign inside"] += SIGN.search(chunk.text) is not None
     junk = sum(found.values()) - found["chunks"]
     told = ", ".join(f"{name} {count}" for name, count in found.items())
+    print(f"embedder {embedder().name}; vectors {dict(models)}; chunker {cut:08x}")
     print(f"junk {junk / found['chunks']:.4f} ({told})")
 
 
@@ -158,37 +176,41 @@ async def _everything(app: AsyncPerdure) -> list[Status]:
     return found
 
 
-def _table(ranks: dict[tuple[str, str, str], list[tuple[int, bool]]]) -> None:
-    kinds = list(dict.fromkeys(kind for kind, _, _ in ranks))
-    header = "".join(f"{way:>24}" for way in WAYS)
-    print(f"{'':28}{header}")
-    print(f"{'kind':<14}{'half':<8}{'n':>4}  " + "   hit@1  hit@5    MRR " * len(WAYS))
-    for kind in [*(k for k in kinds if k != UNANSWERABLE), "all"]:
+def _table(ranks: Ranks) -> None:
+    kinds = [kind for kind in dict.fromkeys(kind for kind, _, _ in ranks) if kind != UNANSWERABLE]
+    print(f"{'':28}" + "".join(f"{way:>24}" for way in WAYS))
+    cells = "   hit@1  hit@5    MRR " * len(WAYS)
+    print(f"{'kind':<14}{'half':<8}{'n':>4}  {cells}  doc@5 refused")
+    for kind in [*kinds, "all"]:
         for half in ("tune", "held", "all"):
-            lists = [
-                [
-                    one
-                    for (k, h, w), found in ranks.items()
-                    for one in found
-                    if w == way and k != UNANSWERABLE and kind in (k, "all") and half in (h, "all")
-                ]
-                for way in WAYS
-            ]
-            if not lists[0]:
-                continue
-            cells = ""
-            for found in lists:
-                n = len(found)
-                places = [place for place, _ in found if place]
-                first, five = sum(p == 1 for p in places), sum(p <= 5 for p in places)
-                cells += f"{first / n:8.3f}{five / n:7.3f}{sum(1 / p for p in places) / n:7.3f}  "
-            print(f"{kind:<14}{half:<8}{len(lists[0]):>4}  {cells}")
-    for half in ("tune", "held"):
-        for way in WAYS:
-            found = ranks.get((UNANSWERABLE, half, way), [])
-            if found:
-                share = sum(not any_ for _, any_ in found) / len(found)
-                print(f"unanswerable, {half}, {way}: nothing fits in {share:.3f} of {len(found)}")
+            _line(ranks, kind, half)
+    for (kind, half, way), found in ranks.items():
+        if kind == UNANSWERABLE:
+            share = sum(not one.any for one in found) / len(found)
+            print(f"unanswerable, {half}, {way}: nothing fits in {share:.3f} of {len(found)}")
+
+
+def _line(ranks: Ranks, kind: str, half: str) -> None:
+    lists = [
+        [
+            one
+            for (k, h, w), found in ranks.items()
+            for one in found
+            if w == way and k != UNANSWERABLE and kind in (k, "all") and half in (h, "all")
+        ]
+        for way in WAYS
+    ]
+    n = len(lists[0])
+    if not n:
+        return
+    cells = ""
+    for found in lists:
+        places = [one.place for one in found if one.place]
+        first, five = sum(p == 1 for p in places), sum(p <= 5 for p in places)
+        cells += f"{first / n:8.3f}{five / n:7.3f}{sum(1 / p for p in places) / n:7.3f}  "
+    both = lists[WAYS.index("both")]
+    documents = sum(0 < one.document <= 5 for one in both) / n
+    print(f"{kind:<14}{half:<8}{n:>4}  {cells}{documents:7.3f}{sum(not one.any for one in both):>8}")
 
 
 def main() -> None:
@@ -198,13 +220,15 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--store")
     parser.add_argument("--questions", type=Path, default=QUESTIONS)
+    parser.add_argument("--half", choices=("tune", "held"))
     parser.add_argument("--misses", action="store_true")
     parser.add_argument("--only-index", action="store_true")
     given = parser.parse_args()
     store = given.store or f"sqlite:///{given.cache.resolve()}/retrieval.db"
     index(store, corpus(given.cache))
     if not given.only_index:
-        asyncio.run(ask(store, questions(given.questions), given.misses))
+        asked = [one for one in questions(given.questions) if given.half in (None, one.half)]
+        asyncio.run(ask(store, asked, given.misses))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ OTHERS = ("METRICS_BACKEND", "PUSHGATEWAY_", "RABBITMQ_", "RETRY_JOB_")
 #: Settings that are secrets, and those that are addresses, which may have a password in them.
 SECRETS = ("embed_key", "summary_key", "vision_key", "rabbitmq_password", "secret_key")
 SECRETS_OF_OTHERS = ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-EMBEDDERS = ("auto", "wordllama", "hashing")
+EMBEDDERS = ("auto", "minilm", "wordllama", "hashing")
 OPENAI = "https://api.openai.com/v1"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 #: Variables that the presets of `perdure.calls` read.
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
     )
     embedder: Annotated[str, AfterValidator(embedder_named)] = Field(
         default="auto",
-        description="What makes vectors: wordllama, hashing, the URL of an OpenAI-compatible service, or auto.",
+        description="What makes vectors: minilm, wordllama, hashing, the URL of an OpenAI-compatible service, or auto.",
     )
     embed_model: str = Field(
         default="text-embedding-3-small", description="The model that the service is asked for."

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.words import WORD_CHARS_MAX, words
+from perdure.core.words import WORD_CHARS_MAX, asked, words
 
 MIXED = st.text(
     alphabet=st.sampled_from(list("aB1 _-'\n“’–…™½ﬁéÉe\u0301ßİ日本かｶﾞⒶª²℠Ⅳ\u20d0\u00a0")), max_size=80
@@ -47,3 +47,11 @@ def test_the_quick_way_finds_the_same(text: str) -> None:
 )
 def test_what_makes_no_difference(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+def test_a_question_without_spaces_asks_for_each_pair_and_for_their_order() -> None:
+    found = asked('東京タワー "大阪城"')
+
+    assert found.single == [("東京",), ("京タ",), ("タワ",), ("ワー",)]
+    assert found.joined == [("東京", "京タ", "タワ", "ワー")]
+    assert found.quoted == [("大阪", "阪城")]

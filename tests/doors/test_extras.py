@@ -95,6 +95,7 @@ def test_an_image_is_refused_at_the_door_where_nothing_processes_images(director
     [
         ({"PERDURE_BLOBS": "s3://bucket/blobs"}, "s3"),
         ({"PERDURE_EMBEDDER": "wordllama"}, "embed"),
+        ({"PERDURE_EMBEDDER": "minilm"}, "minilm"),
     ],
 )
 def test_a_setting_that_needs_an_extra_names_it(

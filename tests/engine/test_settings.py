@@ -72,9 +72,9 @@ def test_documents_wait_for_the_service_that_their_app_names(store_url: str) -> 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("embedder", "foo", "must be auto, wordllama, hashing or a URL"),
-        ("embedder", "", "must be auto, wordllama, hashing or a URL"),
-        ("embedder", "https:///v1", "must be auto, wordllama, hashing or a URL"),
+        ("embedder", "foo", "must be auto, minilm, wordllama, hashing or a URL"),
+        ("embedder", "", "must be auto, minilm, wordllama, hashing or a URL"),
+        ("embedder", "https:///v1", "must be auto, minilm, wordllama, hashing or a URL"),
         ("vision_url", "host.example/v1", "must be a URL"),
         ("summary_url", "http://", "must be a URL"),
     ],

@@ -15,7 +15,7 @@ import wordllama
 
 from perdure import Document, Pipeline
 from perdure.errors import SettingInvalid, Transient
-from perdure.pipelines import embed
+from perdure.pipelines import embed, minilm
 from perdure.pipelines.chunk import chunks
 from perdure.pipelines.embed import Embedder, Endpoint, Hashing, WordLlama, embedder, with_vectors
 from perdure.settings import Settings
@@ -129,6 +129,7 @@ def test_the_number_of_numbers_is_held_to() -> None:
 
 
 def test_settings_choose_the_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "installed", lambda: None)
     assert isinstance(embedder(Settings(embedder="hashing")), Hashing)
     assert isinstance(embedder(Settings()), WordLlama)
     remote = embedder(Settings(embedder="https://host/v1", embed_model="big", embed_dimensions=7))

@@ -32,8 +32,16 @@ class Chunk:
     def read(self) -> str:
         """What is embedded and looked up: the text without signs of parts, below those headings that are not in it."""
         text = without_signs(self.text)
-        above = [line for line in self.heading.split("\n") if line and line not in text]
-        return "\n".join([*above, text]) if above else text
+        if not self.heading:
+            return text
+        lines = {_bare(line) for line in text.split("\n")}
+        above = {_bare(line): line for line in reversed(self.heading.split("\n"))}
+        return "\n".join([*(above[bare] for bare in reversed(above) if bare not in lines | {""}), text])
+
+
+def _bare(line: str) -> str:
+    """The line without signs of a heading and with single spaces."""
+    return " ".join(line.strip("# \t").split())
 
 
 def chunk_id(document_id: str, content_hash: str, position: int, text: str) -> str:

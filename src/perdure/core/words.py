@@ -1,7 +1,7 @@
 """Words as search knows them: one way for what is indexed, for what is asked and for snippets, on every database.
 
 A word is a run of letters and digits, folded: case, accents and ligatures make no difference. Scripts that are written
-without spaces are cut into pairs of characters, and what is asked in them is a phrase of such pairs.
+without spaces are cut into pairs of characters; what is asked in them is each pair, and all of them in this order.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def asked(query: str) -> Asked:
             continue
         for token in folded(match[2]).split():
             runs = [tuple(_cut(run)) for run in _WORD.findall(token)]
-            single.update(dict.fromkeys(runs))
+            single.update(dict.fromkeys((word,) for run in runs for word in run))
             joined[tuple(word for run in runs for word in run)] = None
     for found in (quoted, joined):
         found.pop((), None)

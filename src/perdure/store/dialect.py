@@ -654,8 +654,16 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "SELECT coalesce((SELECT expected FROM indexed WHERE org = $1 AND document_id = $2), 0), "
         "count(*), count(vector) FROM chunk WHERE org = $1 AND document_id = $2"
     )
+    INDEXED_LAST = "SELECT coalesce(max(change), 0) FROM indexed WHERE org = $1"
+    INDEXED_TOTAL = "SELECT coalesce(sum(expected), 0) FROM indexed WHERE org = $1 AND expected > 0"
+    #: Documents in which every so many-th chunk of the organisation stands, and how many of those.
+    INDEXED_EACH = (
+        "SELECT document_id, CAST(upto / CAST($2 AS bigint) - (upto - expected) / CAST($2 AS bigint) AS bigint) "
+        "FROM (SELECT document_id, expected, CAST(sum(expected) OVER (ORDER BY document_id) AS bigint) AS upto "
+        "FROM indexed WHERE org = $1 AND expected > 0) s "
+        "WHERE upto / CAST($2 AS bigint) > (upto - expected) / CAST($2 AS bigint)"
+    )
     #: Whether another organisation has chunks.
-    INDEXED_SIZES = "SELECT document_id, expected FROM indexed WHERE org = $1 ORDER BY document_id"
     INDEXED_OTHERS = (
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM indexed WHERE org < $1) "
         "OR EXISTS (SELECT 1 FROM indexed WHERE org > $1)"
@@ -796,16 +804,13 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CONNECTION_DROP: str  # by its key
     CONNECTION_CUT: str  # all that lead from a chunk
     CHUNK_VECTORS: str
-    CHUNK_FOUND: str  # ranked are no more than the first limit, of the words that stand nearly everywhere
-    CHUNK_COUNT: str  # chunks, up to a limit
-    CHUNK_WORDS: str  # of some documents' chunks, each so many
+    CHUNK_FOUND: str  # numbers of chunks, up to a limit
+    CHUNK_WORDS: str  # of some documents' chunks, so many of each, by their ids, which follow from a hash
     CHUNK_HITS: str
 
     @abstractmethod
-    def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
-    ) -> tuple[str, ...]:
-        """What CHUNK_FOUND takes after its two limits: chunks in the scope with a term of every group, or of any.
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Sequence[Term]], alone: bool) -> str:
+        """What CHUNK_FOUND takes after its limit: chunks in the scope with a term of every group.
         `alone` says that there is no other organisation."""
 
     @abstractmethod

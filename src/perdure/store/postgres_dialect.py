@@ -356,17 +356,10 @@ class PostgresDialect(Dialect):
         f"SELECT c.document_id, c.num, c.vector FROM {unnest({'document_id': 'text'}, 3)} JOIN chunk c "
         "ON c.org = $1 AND c.document_id = r.document_id AND c.model = $2 AND octet_length(c.vector) = $3"
     )
-    CHUNK_FOUND = (
-        "SELECT f.num FROM (SELECT num, ts_rank(found, CAST(CAST($4 AS text) AS tsquery), 1) AS score FROM chunk "
-        "WHERE found @@ CAST(CAST($3 AS text) AS tsquery) LIMIT $1) f ORDER BY f.score DESC, f.num LIMIT $2"
-    )
-    CHUNK_COUNT = (
-        "SELECT count(*) FROM (SELECT 1 FROM chunk "
-        "WHERE found @@ CAST(CAST($2 AS text) AS tsquery) LIMIT $1) f"
-    )
+    CHUNK_FOUND = "SELECT num FROM chunk WHERE found @@ CAST(CAST($2 AS text) AS tsquery) LIMIT $1"
     CHUNK_WORDS = (
-        f"SELECT c.words FROM {unnest({'document_id': 'text', 'step': 'int'}, 1)} JOIN chunk c "
-        "ON c.org = $1 AND c.document_id = r.document_id AND c.position % r.step = 0"
+        f"SELECT c.words FROM {unnest({'document_id': 'text', 'most': 'bigint'}, 1)} CROSS JOIN LATERAL ("
+        "SELECT words FROM chunk WHERE org = $1 AND document_id = r.document_id ORDER BY id LIMIT r.most) c"
     )
     CHUNK_HITS = (
         "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name, c.heading, c.words, "
@@ -420,14 +413,11 @@ class PostgresDialect(Dialect):
         + _TAKEN
     )
 
-    def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
-    ) -> tuple[str, ...]:
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Sequence[Term]], alone: bool) -> str:
         groups = ((f"({' <-> '.join(map(_quoted, term))})" for term in group) for group in asked)
-        words = (" & " if every else " | ").join(f"({' | '.join(group)})" for group in groups)
         # what all chunks have need not be looked up, and would take half of the time
         within = [f"'in {word}'" for word in (scope[1:] if alone else scope)]
-        return " & ".join([*within, f"({words})"]), words
+        return " & ".join([*within, *(f"({' | '.join(group)})" for group in groups)])
 
     def many(self, values: Sequence[int]) -> object:
         return list(values)

@@ -1,26 +1,25 @@
 """How common words are in the documents of one organisation: enough to choose the words that tell chunks apart.
 
-Common words are known from a sample of its chunks, which is read again when it is old; how many chunks have a word that
-the sample hardly has is counted, up to a bound. Nothing of other organisations takes part.
+Common words are known from a sample of its chunks, which is read again when it is old: every n-th chunk in the order of
+the documents, so each text stands for equally many and no large document is left out. A word that the sample hardly has
+is counted when it is looked up. Nothing of other organisations takes part.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from perdure.store.base import Query, Steps
-from perdure.store.dialect import Dialect
+from perdure.store.base import Driver, Query, Steps
 
-#: Chunks of a sample, from so many documents.
-SAMPLE, DOCUMENTS = 1_000, 250
+#: Chunks of a sample, about.
+SAMPLE = 1_000
 #: A word that fewer chunks of the sample have is counted.
 SEEN_LEAST = 4
-#: Up to here.
-COUNTED = 500
-#: An organisation with no more chunks is sampled at each search, whole; another one when the sample is so old.
+#: The sample of an organisation with no more chunks is read again after each change; another one when it is so old.
 SMALL = 200
 OLD_S = 60.0
 ORGANISATIONS = 256  # whose samples are kept
@@ -29,20 +28,21 @@ ORGANISATIONS = 256  # whose samples are kept
 class Sample:
     """Some chunks of an organisation: how many of them have each word."""
 
-    def __init__(self, total: int, texts: Sequence[str]) -> None:
+    def __init__(self, total: int, texts: Sequence[str], change: int = 0) -> None:
         self.total = total  # chunks of the organisation
+        self.change = change  # the last one of its documents
         self.size = len(texts)
         self.has: Counter[str] = Counter(word for text in texts for word in set(text.split()))
         self.read_s = time.monotonic()
 
     @property
-    def fresh(self) -> bool:
-        return self.total > SMALL and time.monotonic() - self.read_s < OLD_S
+    def old(self) -> bool:
+        return time.monotonic() - self.read_s >= OLD_S
 
-    def share(self, word: str) -> float | None:
-        """Of chunks with the word; None if it is too rare for the sample to tell."""
-        seen = self.has[word]
-        return seen / self.size if seen >= SEEN_LEAST else None
+    def share(self, word: str, forms: Sequence[str] = ()) -> float | None:
+        """Of chunks with the word or a form of it; None if they are too rare for the sample to tell."""
+        seen = self.has[word] + sum(self.has[form] for form in forms)
+        return min(1.0, seen / self.size) if seen >= SEEN_LEAST else None
 
     def weight(self, count: float) -> float:
         """Of a word that so many chunks have."""
@@ -51,28 +51,54 @@ class Sample:
 
 
 class Rarity:
-    """The samples of organisations that were searched lately."""
+    """The samples of organisations that were searched lately; used on the event loop alone."""
 
-    def __init__(self, sql: Dialect) -> None:
-        self._sql = sql
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self._samples: OrderedDict[str, Sample] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
 
-    def sample(self, org: str) -> Steps[Sample]:
-        """What is known of the organisation's words."""
-        found = self._samples.get(org)
-        if found is None or not found.fresh:
-            found = yield from self._read(org)
-            self._samples[org] = found
-            while len(self._samples) > ORGANISATIONS:
-                self._samples.popitem(last=False)
-        self._samples.move_to_end(org)
+    async def sample(self, org: str) -> Sample:
+        """What is known of the organisation's words. One search at a time reads it; others use the old one or wait."""
+        known = self._samples.get(org)
+        if not await self._fresh(org, known):
+            lock = self._locks.setdefault(org, asyncio.Lock())
+            if known is not None and known.total > SMALL and lock.locked():
+                return known
+            async with lock:
+                known = self._samples.get(org)  # another search may have read it meanwhile
+                if known is None or not await self._fresh(org, known):
+                    known = await self._renew(org)
+        assert known is not None
+        if org in self._samples:
+            self._samples.move_to_end(org)
+        return known
+
+    async def _fresh(self, org: str, known: Sample | None) -> bool:
+        if known is None or known.old:
+            return False
+        return known.total > SMALL or await self._change(org) == known.change
+
+    async def _renew(self, org: str) -> Sample:
+        total, texts, change = await self._driver.read(lambda: self._read(org))
+        found = await asyncio.to_thread(Sample, total, texts, change)
+        self._samples[org] = found
+        while len(self._samples) > ORGANISATIONS:
+            gone, _ = self._samples.popitem(last=False)
+            self._locks.pop(gone, None)
         return found
 
-    def _read(self, org: str) -> Steps[Sample]:
-        documents = [(id_, count) for id_, count in (yield Query(self._sql.INDEXED_SIZES, (org,))) if count]
-        total = sum(count for _, count in documents)
-        chosen = documents[:: len(documents) // DOCUMENTS + 1]
-        each = max(1, math.ceil(SAMPLE / len(chosen))) if chosen else 0
-        rows = [(id_, max(1, count // each)) for id_, count in chosen]
-        texts = (yield Query(self._sql.CHUNK_WORDS, (org,), rows)) if rows else []
-        return Sample(total, [text for (text,) in texts])
+    async def _change(self, org: str) -> int:
+        def steps() -> Steps[int]:
+            return int((yield Query(self._driver.dialect.INDEXED_LAST, (org,)))[0][0])
+
+        return await self._driver.read(steps)
+
+    def _read(self, org: str) -> Steps[tuple[int, list[str], int]]:
+        sql = self._driver.dialect
+        change = int((yield Query(sql.INDEXED_LAST, (org,)))[0][0])
+        total = int((yield Query(sql.INDEXED_TOTAL, (org,)))[0][0])
+        each = max(1, total // SAMPLE)
+        documents = yield Query(sql.INDEXED_EACH, (org, each))
+        rows = (yield Query(sql.CHUNK_WORDS, (org,), documents)) if documents else []
+        return total, [words for (words,) in rows], change

@@ -1,8 +1,9 @@
 """Search over chunks that are committed: by words, by vectors, and by both.
 
-Words find candidates by those of the query that tell chunks apart, vectors by their cosines; each candidate of either
-is then measured in both ways (`ranking`). Which words tell chunks apart follows from the organisation's own (`rarity`),
-so a search reads a bounded number of rows however large the store is, and no chunk is too old to be found.
+Words find candidates by those of the query that tell chunks apart (`candidates`), vectors by their cosines; each
+candidate of either is then measured in both ways (`ranking`). Which words tell chunks apart follows from the
+organisation's own (`rarity`), so a search reads a bounded number of rows however large the store is, and no chunk is
+too old to be found.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from perdure.core.chunk import Chunk, Completeness, Connection
-from perdure.core.forms import forms
-from perdure.core.frozen import frozen
-from perdure.core.words import Asked, Term, asked, snippet, words
+from perdure.core.words import Asked, asked, snippet, words
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
+from perdure.store.candidates import Candidates
 from perdure.store.near import Among, Near, Which
-from perdure.store.ranking import FEW, Wanted, fit, fits, fused
-from perdure.store.rarity import COUNTED, Rarity, Sample
+from perdure.store.ranking import FEW, Measure, Wanted, fits, fused, share
+from perdure.store.rarity import Rarity
 from perdure.store.reading import Reading
 from perdure.store.records import ALL, Hit, Part
 
@@ -34,15 +33,8 @@ if TYPE_CHECKING:
 THRESHOLD = 0.6
 EACH = 5
 LIMIT_MAX = 100
-#: Candidates that vectors give, and words.
+#: Candidates that vectors give.
 NEAREST = 100
-CANDIDATES = 200
-#: Rows that words may lead to: the rarest take part until it is used up.
-BUDGET = 10_000
-#: Rows that the database ranks at most; reached only if every word of a query is common.
-RANKED = 20_000
-#: A word in more chunks than this is not looked for together with rarer ones: to have it tells nothing.
-COMMON = 50_000
 #: A search whose hits are superseded while it looks begins again so often.
 AGAIN = 10
 #: Where a row of CHUNK_HITS has the document's name, the chunk's words and its vector.
@@ -64,7 +56,7 @@ class Searching(Reading):
 
     @cached_property
     def rarity(self) -> Rarity:
-        return Rarity(self.sql)
+        return Rarity(self.driver)
 
     @property
     def vectors(self) -> Vectors:
@@ -112,49 +104,24 @@ class Searching(Reading):
             rows = await self._found(numbers, org, collection, document, vector)
             tries -= 1
             if len(rows) == len(numbers) or not tries:
-                found = _hits(rows, wanted, terms, vector, near, total)
+                found = await asyncio.to_thread(_hits, rows, wanted, terms, vector, near, total)
                 return [_hit(rows[num], score, wanted) for num, score in found[:limit]]
             # some were superseded while we looked, and their successors were not seen
 
     async def _by_words(
         self, org: str, wanted: Asked, collection: str | None, document: str | None
     ) -> tuple[list[Wanted], list[int], int]:
-        """What each word weighs; chunks to be measured, which have all phrases or the words that tell most; and how
-        many chunks the organisation has."""
+        """What each word weighs, chunks to be measured, and how many chunks the organisation has."""
         if not wanted.terms:
             return [], [], 0
-        scope = indexing.scope(org, collection, document)
+        sample = await self.rarity.sample(org)
 
-        def steps() -> Steps[tuple[list[Wanted], list[int], int]]:
+        def steps() -> Steps[tuple[list[Wanted], list[int]]]:
             alone = not (yield Query(self.sql.INDEXED_OTHERS, (org,)))
-            sample = yield from self.rarity.sample(org)
-            terms = yield from self._weighed(sample, scope[:1], wanted.terms, alone)
-            chosen = _phrases(wanted) if wanted.quoted else _lookups(terms, wanted)
-            found: dict[int, None] = {}
-            for lookup in chosen:
-                params = (RANKED, CANDIDATES, *self.sql.looked_up(scope, lookup.groups, lookup.every, alone))
-                found |= {num: None for (num,) in (yield Query(self.sql.CHUNK_FOUND, params))}
-            return terms, list(found), sample.total
+            scope = indexing.scope(org, collection, document)
+            return (yield from Candidates(self.sql, sample, scope, alone).find(wanted))
 
-        return await self._read(steps)
-
-    def _weighed(
-        self, sample: Sample, scope: list[str], terms: list[Term], alone: bool
-    ) -> Steps[list[Wanted]]:
-        """Each term with its other forms and its weight."""
-        found = []
-        for term in terms:
-            bent = forms(term[0]) if len(term) == 1 else ()
-            share = sample.share(term[0]) if len(term) == 1 else None
-            if share is None:
-                groups = [[term, *((form,) for form in bent)]]
-                params = (COUNTED, *self.sql.looked_up(scope, groups, True, alone)[:1])
-                count = float((yield Query(self.sql.CHUNK_COUNT, params))[0][0])
-            else:
-                bent_share = sum(sample.share(form) or 0.0 for form in bent)
-                count = min(1.0, share + bent_share) * sample.total
-            found.append(Wanted(term, bent, sample.weight(count), count))
-        return found
+        return *(await self._read(steps)), sample.total
 
     async def _by_vector(
         self, org: str, vector: tuple[str, bytes] | None, collection: str | None, document: str | None
@@ -225,69 +192,28 @@ class Searching(Reading):
         return [Connection(*row) for row in found]
 
 
-@frozen
-class Lookup:
-    """One question to the index: chunks with every group, or with any; a group is a term or one of its forms."""
-
-    groups: list[list[Term]]
-    every: bool
-
-
-def _phrases(wanted: Asked) -> list[Lookup]:
-    """Phrases must be there; chunks that have the other words too come first."""
-    quoted = [[term] for term in wanted.quoted]
-    others = [[term] for term in wanted.joined]
-    return [Lookup(quoted + others, True), Lookup(quoted, True)] if others else [Lookup(quoted, True)]
-
-
-def _lookups(terms: list[Wanted], wanted: Asked) -> list[Lookup]:
-    """What is asked of the index so that few rows are read and the best chunks are among them."""
-    there = sorted((one for one in terms if one.count), key=lambda one: one.count)
-    if not there:
-        return []
-    chosen, rows = [there[0]], there[0].count
-    for one in there[1:]:
-        rows += one.count
-        if rows > BUDGET:
-            break
-        chosen.append(one)
-    together = [one for one in there if one.count <= COMMON] or there
-    found = [Lookup([_group(one) for one in chosen], False)]
-    if len(together) > 1:
-        found.append(Lookup([_group(one) for one in together], True))
-        if there[0].count > BUDGET:  # no word is rare: two of them may be, together
-            found += [
-                Lookup([_group(one), _group(other)], True) for one, other in combinations(together[:3], 2)
-            ]
-    if joined := [[term] for term in wanted.joined if len(term) > 1 and term not in wanted.single]:
-        found.append(Lookup(joined, False))
-    return found
-
-
-def _group(one: Wanted) -> list[Term]:
-    return [one.term, *((form,) for form in one.forms)]
-
-
 def _hits(
     rows: dict[int, Row], wanted: Asked, terms: list[Wanted], vector: tuple[str, bytes] | None,
     near: list[Near], total: int,
 ) -> list[tuple[int, float]]:  # fmt: skip
     """Numbers and scores of the candidates, best first; none of them if none fits."""
-    measured = {num: fit(terms, wanted.joined, _words(row)) for num, row in rows.items()} if terms else {}
+    measure = Measure(terms, wanted.joined)
+    names = {row[NAME_AT]: words(row[NAME_AT]) for row in rows.values()}
+    measured = (
+        {num: measure.fit([*row[WORDS_AT].split(), *names[row[NAME_AT]]]) for num, row in rows.items()}
+        if terms
+        else {}
+    )
     cosines = {one.num: one.score for one in near if one.num in rows}
     if vector is not None:
         others = [num for num, row in rows.items() if num not in cosines and row[VECTOR_AT] is not None]
         cosines |= zip(others, _cosines(vector[1], [rows[num][VECTOR_AT] for num in others]), strict=True)
-    ranked = fused(measured, cosines)
+    least = min((one.score for one in near), default=0.0)
+    ranked = fused(measured, cosines, share(vector[0], len(terms)) if vector else 1.0, least)
     if vector is not None and terms and total >= FEW:
         good = (fits(vector[0], measured[num], cosines.get(num, 0.0)) for num, _ in ranked[:LIMIT_MAX])
         ranked = ranked if any(good) else []
     return ranked
-
-
-def _words(row: Row) -> str:
-    """Those of the chunk and of its document's name."""
-    return f"{row[WORDS_AT]} {' '.join(words(row[NAME_AT]))}"
 
 
 def _cosines(vector: bytes, others: Sequence[bytes]) -> list[float]:

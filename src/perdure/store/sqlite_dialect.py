@@ -242,15 +242,11 @@ class SqliteDialect(Dialect):
         "SELECT document_id, num, vector FROM chunk WHERE org = $1 AND model = $2 AND octet_length(vector) = $3 "
         "AND document_id = $4"
     )
-    _SEARCHABLE = "NOT EXISTS (SELECT 1 FROM chunk_staged s WHERE s.num = chunk_text.rowid)"
     CHUNK_FOUND = (
-        "SELECT num FROM (SELECT rowid AS num, bm25(chunk_text, 0.0, 1.0) AS score FROM chunk_text "
-        f"WHERE chunk_text MATCH $3 AND {_SEARCHABLE} LIMIT $1) ORDER BY score, num LIMIT $2"
+        "SELECT rowid FROM chunk_text WHERE chunk_text MATCH $2 "
+        "AND NOT EXISTS (SELECT 1 FROM chunk_staged s WHERE s.num = chunk_text.rowid) LIMIT $1"
     )
-    CHUNK_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM chunk_text WHERE chunk_text MATCH $2 AND {_SEARCHABLE} LIMIT $1)"
-    CHUNK_WORDS = (
-        "SELECT words FROM chunk WHERE org = $1 AND document_id = $2 AND position % $3 = 0 LIMIT 1000"
-    )
+    CHUNK_WORDS = "SELECT words FROM chunk WHERE org = $1 AND document_id = $2 ORDER BY id LIMIT $3"
     #: In this order: by number, and not through all that the organisation has.
     CHUNK_HITS = (
         "SELECT c.num, c.document_id, c.id, c.text, c.anchor, c.page, d.name, c.heading, c.words, "
@@ -282,13 +278,11 @@ class SqliteDialect(Dialect):
         "JOIN document d ON d.org = j.org AND d.id = j.document_id WHERE j.id = $1"
     )
 
-    def looked_up(
-        self, scope: Sequence[str], asked: Sequence[Sequence[Term]], every: bool, alone: bool
-    ) -> tuple[str, ...]:
+    def looked_up(self, scope: Sequence[str], asked: Sequence[Sequence[Term]], alone: bool) -> str:
         org, *narrower = scope  # each word begins with its organisation's
         phrases = ([f'"{" ".join(org + word for word in term)}"' for term in group] for group in asked)
-        words = (" AND " if every else " OR ").join(f"({' OR '.join(group)})" for group in phrases)
-        return (" AND ".join([*(f'scope : "{word}"' for word in narrower), f"found : ({words})"]),)
+        words = " AND ".join(f"({' OR '.join(group)})" for group in phrases)
+        return " AND ".join([*(f'scope : "{word}"' for word in narrower), f"found : ({words})"])
 
     def many(self, values: Sequence[int]) -> object:
         return json.dumps(values)

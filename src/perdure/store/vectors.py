@@ -55,7 +55,8 @@ class Vectors:
 
     async def _fresh(self, which: Which) -> Matrix | None:
         """The matrix with every change so far; None if there is no room for it."""
-        matrix = self.matrices.pop(which, None) or Matrix(which.dimensions)
+        # it stays where it is while we read: a search that is cancelled must not cost the next one all vectors
+        matrix = self.matrices.get(which) or Matrix(which.dimensions)
         mark, server, changed = await self._changed(which, matrix.mark)
         if matrix.mark and server != matrix.server:
             # a standby that was promoted may lack changes, and gives their numbers to others
@@ -64,11 +65,13 @@ class Vectors:
         changed = [one for one in changed if matrix.changes.get(one.id) != one.change]
         row_bytes = which.dimensions * 4 + 12
         if matrix.size + sum(one.expected for one in changed) * row_bytes > self.room_bytes:
+            self.matrices.pop(which, None)
             return None
         async for documents, found in self._blocks(which, changed):
             await asyncio.to_thread(_put, matrix, documents, found)
         matrix.mark, matrix.server = mark, server
         self.matrices[which] = matrix
+        self.matrices.move_to_end(which)
         while sum(one.size for one in self.matrices.values()) > self.room_bytes and len(self.matrices) > 1:
             self.matrices.popitem(last=False)
         return matrix

@@ -402,6 +402,8 @@ CREATE TABLE indexed (
   PRIMARY KEY (org, document_id)
 ) WITHOUT ROWID;
 CREATE INDEX indexed_change ON indexed (org, change);
+-- Rows of purged documents stay and have no chunks: a count of chunks does not read them.
+CREATE INDEX indexed_size ON indexed (org, document_id, expected) WHERE expected > 0;
 -- Chunks of different documents that are about the same. No foreign keys: either side may be superseded at any time, and
 -- what leads to a chunk that is not there is never shown.
 CREATE TABLE connection (
