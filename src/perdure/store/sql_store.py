@@ -432,6 +432,10 @@ class SqlStore(
 
     # --- settings of the whole store -------------------------------------------------------------
 
+    @property
+    def limited(self) -> frozenset[str]:
+        return self.flusher.limited
+
     async def limit(
         self, key: str, concurrency: int | None, rate_per_s: float | None, by: str = "", reason: str = ""
     ) -> None:
