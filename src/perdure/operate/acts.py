@@ -135,10 +135,11 @@ class Acting(Desk):
         who: str | None = None, new: bool = True,
     ) -> None:  # fmt: skip
         by, why = self._who(who), reason_kept(reason)
+        _check_key(checked(key, "the key"))
         if not new and key not in (known := await self.limit_keys(key)):
             message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}"
             raise InputInvalid(message, code="limit_key_unknown")
-        await self.store.limit(checked(key, "the key"), concurrency, rate_per_s, by, why)
+        await self.store.limit(key, concurrency, rate_per_s, by, why)
 
     async def limit_keys(self, key: str) -> list[str]:
         """What a limit may be set for, of the kind of `key`: organisations, dependencies, or keys of pipelines."""
@@ -171,6 +172,16 @@ def not_needed(name: str, known: list[str]) -> str | None:
     if name in known:
         return None
     return f"no stage is known to need {name} (known: {', '.join(known) or 'none'}); release it if that is a typo"
+
+
+def _check_key(key: str) -> None:
+    """Refuse the key of a limit that no document can ever have. Raises: InputInvalid."""
+    if key.startswith(DEPENDENCY):
+        _dependency(key.removeprefix(DEPENDENCY))
+    elif key in ("", ORG):
+        raise InputInvalid(
+            f"{key!r} is not a key; write {ORG}NAME, {DEPENDENCY}NAME, or what a `concurrency_key` gives"
+        )
 
 
 def _dependency(name: str) -> str:

@@ -294,6 +294,11 @@ ORGS = f"{_ORGS} SELECT name FROM o WHERE name IS NOT NULL"
 
 
 _BOUNDS = "(concurrency IS NOT NULL OR rate_per_s IS NOT NULL)"
+#: $1: a key. $2, $3: its new bounds.
+LIMIT_CHANGES = (
+    "NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = $1 AND s.concurrency IS NOT DISTINCT FROM $2 "
+    "AND s.rate_per_s IS NOT DISTINCT FROM $3)"
+)
 
 
 class Dialect(CountingSql, FairnessSql, ABC):
@@ -439,6 +444,11 @@ class Dialect(CountingSql, FairnessSql, ABC):
     PARK_QUEUE = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
         "'queued' AND queue = $1 RETURNING key, queue, lane"
+    )
+    #: Ready ones of a key whose limit is about to become another one.
+    PARK_KEY = (
+        "UPDATE job SET state = 'parked' WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'queued' AND "
+        f"{LIMIT_CHANGES} RETURNING key, queue, lane"
     )
     PARK_LACKED = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "

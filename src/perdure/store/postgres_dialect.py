@@ -23,6 +23,7 @@ from perdure.store.dialect import (
     JOB_COLUMNS,
     KEPT,
     LEND_SET,
+    LIMIT_CHANGES,
     LOCK_DOCUMENT,
     NEW_ATTEMPT,
     NEW_CALL,
@@ -171,6 +172,7 @@ class PostgresDialect(Dialect):
     )
     PARK_LANE = _PARK.format(which="k.lane IN (SELECT * FROM unnest($1::text[]))")
     PARK_QUEUE = _PARK.format(which="k.queue = $1")
+    PARK_KEY = _PARK.format(which=f"k.limit_key = $1 AND {LIMIT_CHANGES}")
     PARK_LACKED = _PARK.format(which=IS_LACKED.format(now="$1"))
     #: A locked row is left to the next round.
     PRUNE_JOB = (
