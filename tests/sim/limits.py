@@ -26,7 +26,7 @@ class Limits:
         self._credit: dict[str, float] = {}
         self._credit_ms = 0
         self._known: dict[int, set[str]] = {}  # running jobs: gates that had a limit when they were claimed
-        self._claimed: dict[int, set[str]] = {}  # and those that they passed then
+        self._claimed: dict[int, set[str]] = {}  # and those that they passed then and did not leave
         self._past: dict[int, set[str]] = {}  # and those that they entered by a save
         self.limited: set[str] = set()  # organisations that ever had one
 
@@ -92,6 +92,7 @@ class Limits:
         if saved:
             entered = set(gates_of(new.org, new.lane)) - self._claimed.get(new.id, set())
             self._past[new.id] = entered & self._known.get(new.id, set()) & self._gates()
+            self._claimed[new.id] = self._claimed.get(new.id, set()) & set(gates_of(new.org, new.lane))
         else:
             self._past.pop(old.id, None)
 

@@ -56,6 +56,8 @@ class Journey:
     asked_ms: int = 0  # when the claim was asked for
     probe: str | None = None  # a dependency that may be called although it is down, until the next save
     work: Work | None = None  # the last stage that began
+    #: Dependencies under whose limits it has had room ever since its claim: a save that leaves one gives its room up.
+    passed: frozenset[str] = frozenset()
 
     def begins(self, stage: AnyStage, looked_ms: int) -> Work:
         """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""

@@ -117,7 +117,8 @@ class Runner:
         job = claimed.job
         document = Document(claimed.document, LocalFile(None))
         return Journey(
-            job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe
+            job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe,
+            passed=uses_of(job.lane),
         )  # fmt: skip
 
     async def look(self) -> frozenset[str]:
@@ -347,6 +348,7 @@ class Runner:
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
+        journey.passed &= uses_of(save.lane)
         if save.frees:
             journey.job = replace(journey.job, limit_key=None)
         await self._probed(journey, saved=True)
@@ -496,10 +498,9 @@ class Runner:
         return None
 
     def _limited(self, journey: Journey) -> bool:
-        """Whether the next stage needs a dependency with a limit that the claim has not passed: whoever claims the job
-        again, in the lane of the stage, does."""
-        uses = uses_of(journey.lane) & self.store.limited
-        return not uses <= uses_of(journey.job.lane)
+        """Whether the next stage needs a dependency with a limit under which the job has no room: whoever claims it
+        again, in the lane of the stage, finds some."""
+        return not uses_of(journey.lane) & self.store.limited <= journey.passed
 
     async def _away(self, stage: AnyStage) -> bool:
         """Whether a dependency of the stage is down; a new worker asks first, and "down" is asked again, because it
