@@ -148,7 +148,9 @@ async def test_a_limit_set_while_more_are_at_work_waits_for_them_to_end(world: W
     assert await states(world) == {"queued": 1}
 
 
-@pytest.mark.parametrize(("bounds", "begin"), [((2, None), 2), ((None, 2.0), 1 + 2)], ids=["concurrency", "rate"])
+@pytest.mark.parametrize(
+    ("bounds", "begin"), [((2, None), 2), ((None, 2.0), 1 + 2)], ids=["concurrency", "rate"]
+)
 async def test_a_limit_holds_for_those_that_were_ready_before_it(
     world: World, bounds: tuple[int | None, float | None], begin: int
 ) -> None:

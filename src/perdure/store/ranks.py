@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.frozen import frozen
@@ -68,6 +69,7 @@ def note(found: Sequence[Row], known: Mapping[Any, Any], noted: dict[Any, Any]) 
     asked = rows.JOB_QUEUE, rows.JOB_LANE, rows.JOB_ORG, -1, rows.JOB_PRIORITY
     told = [[row[place] for place in asked] for row in found]
     taken = [((queue, is_large(lane)), org, turn, priority) for queue, lane, org, turn, priority in told]
+    taken.sort(key=itemgetter(2, 1))  # databases return them in orders of their own
     after = yield from _after(streams, taken)
     if after is not streams:
         noted[Had] = after
