@@ -59,7 +59,7 @@ def test_an_organisation_and_a_dependency_have_limits_without_a_key(store_url: s
         # how far they are used depends on the machine, but others are not kept within the limit of acme
         assert peak.most["acme"] <= 2
         assert peak.most["llm"] <= 3
-        assert 3 <= peak.most["all"]
+        assert peak.most["all"] >= 3
         assert {s.attempts_made for s in app.documents()} == {1}
         assert {(one.key, one.used, one.parked) for one in app.limits()} == {
             ("org:acme", 0, 0),

@@ -59,6 +59,21 @@ async def test_room_that_a_job_leaves_is_used_by_the_claim_of_the_same_worker(wo
     assert [c.document.name for c in await world.claim(9)] == ["a5"]
 
 
+async def test_queues_take_turns_under_limits_as_they_do_without(world: World) -> None:
+    await world.store.declare(QUEUES, [""])
+    await world.store.limit(ACME, 1, None)
+    await world.add(*(document(f"a{n}", org="b") for n in range(9)))
+    for _ in range(3):  # the turns of this queue go on, those of the other one do not
+        for claimed in await world.claim(1):
+            await world.settle(claimed.job, DONE)
+    await world.add(*(document(f"f{n}", org="b", queue="films") for n in range(9)), document("late"))
+
+    for _ in range(2):
+        found = await world.claim(4, queues=QUEUES)
+        assert Counter(c.job.queue for c in found) == {QUEUE: 2, "films": 2}
+        assert sum(c.document.org == ORG for c in found) <= 1
+
+
 async def test_a_dependency_lets_so_many_through_whatever_their_organisation(world: World) -> None:
     await world.store.declare([QUEUE], ["openai", "ocr+openai", "vision?"])
     await world.store.limit("dependency:openai", 2, None)

@@ -348,9 +348,7 @@ class Runner:
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
-        journey.passed &= uses_of(save.lane)
-        if save.frees:
-            journey.job = replace(journey.job, limit_key=None)
+        journey.moved(save)
         await self._probed(journey, saved=True)
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash

@@ -171,7 +171,8 @@ def take(
 
 
 def ready(sql: Dialect, op: Claim, kind: Kind) -> Steps[list[Row]]:
-    """The first ready jobs of all queues in rotation, as `take` wants them, and more than are asked for: gates may be full for some."""
+    """The first ready jobs, queues in rotation, as `take` wants them, and more than are asked for: gates may be full
+    for some."""
     seen = yield from sql.look(op, kind.large, (-inf,), kind.most + WINDOW, kind.suspect)
     return rotation.first(((row[1], row[4:]) for row in seen), kind.most + WINDOW, op.queues)
 

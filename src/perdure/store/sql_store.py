@@ -445,9 +445,8 @@ class SqlStore(
 
         def steps(counting: Counting) -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-            if not is_gate(key) and (
-                concurrency or rate_per_s
-            ):  # what is ready has not been let in by this limit
+            # what is ready has not been let in by this limit
+            if not is_gate(key) and (concurrency or rate_per_s):
                 counting.parked((yield Query(self.sql.PARK_KEY, (key, concurrency, rate_per_s))))
             yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
             yield from entering.fill(self.sql, [key], now, counting)
