@@ -96,10 +96,22 @@ def test_a_wrong_rerun_is_refused(body: dict[str, object], code: str, server: Se
     assert answer.json()["code"] == code
 
 
+def test_a_limit_of_a_name_that_nothing_has_is_refused(server: Server) -> None:
+    operator = server.client("acme", "operate", "write")
+    assert operator.post("/v3/documents", json={"text": "a"}).status_code in (200, 201, 202)
+    for key, code in (("org:acne", 422), ("dependency:visoin", 422), ("example.og", 422), ("org:acme", 200)):
+        answer = operator.post("/v3/limits", json={"key": key, "concurrency": 1})
+        assert answer.status_code == code, answer.text
+        if code != 200:
+            assert answer.json()["code"] == "limit_key_unknown"
+    limits = operator.get("/v3/limits").json()["limits"]
+    assert [(one["key"], one["concurrency"]) for one in limits] == [("org:acme", 1)]
+
+
 def test_limits_are_set_shown_and_lifted(server: Server) -> None:
     operator = server.client("acme", "operate")
     answer = operator.post(
-        "/v3/limits", json={"key": "host:example.org", "concurrency": 2, "reason": "gently"}
+        "/v3/limits", json={"key": "host:example.org", "concurrency": 2, "reason": "gently", "new": True}
     )
     assert [(one["key"], one["concurrency"]) for one in answer.json()["limits"]] == [("host:example.org", 2)]
     assert operator.get("/v3/limits").json() == answer.json()

@@ -350,7 +350,7 @@ class Book:
                 self.jobs_of[old.document_id].remove(old.id)
                 del self.jobs[old.id]
         closed = {(queue, pipeline) for queue, pipeline in self.database.execute(CLOSED)}
-        self.fairness.moved(moved, by.serves, closed)
+        self.fairness.moved(moved, by.serves, closed, self.limits_of_keys.limited)
         return moved
 
     def _check_whole(self, touched: set[str]) -> None:

@@ -207,10 +207,16 @@ class Client(Operator):
         await self.app.release("dep")
 
     async def limit(self) -> None:
-        if self.rng.random() < 0.7:
-            await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)))
-        else:
-            await self.app.limit("slow", rate_per_s=0.5)
+        match self.rng.randrange(6):
+            case 0 | 1:
+                await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)))
+            case 2:
+                await self.app.limit("slow", rate_per_s=0.5)
+            case 3:
+                await self.app.limit("org:c", rate_per_s=2, concurrency=self.rng.choice((1, 2, None)))
+            case _:
+                key = self.rng.choice(("org:a", "dependency:dep", "dependency:dep"))
+                await self.app.limit(key, concurrency=self.rng.choice((1, 1, 2, None)))
 
     async def weigh(self) -> None:
         await self.app.weigh(self.rng.choice(ORGS), self.rng.choice((1.0, 2.0)))

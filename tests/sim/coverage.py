@@ -19,8 +19,8 @@ VERBS = (
 )  # fmt: skip
 #: What the engine does.
 DEEDS = (
-    "claim", "claim under a limit", "past its limit", "let in at a rate", "stage", "stage in a cell", "cell crashed",
-    "save", "save item",
+    "claim", "claim under a limit", "claim under a gate", "past its limit", "let in at a rate", "stage",
+    "stage in a cell", "cell crashed", "save", "save item",
     "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
     "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",

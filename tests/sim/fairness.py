@@ -51,9 +51,16 @@ class Fairness:
         self._transactions = 0
         self._in_hand: dict[int, tuple[int | None, str]] = {}  # running jobs: their worker and organisation
 
-    def moved(self, moved: Sequence[Move], serves: frozenset[str], closed: Set[Flow]) -> None:
+    def moved(
+        self,
+        moved: Sequence[Move],
+        serves: frozenset[str],
+        closed: Set[Flow],
+        limited: Set[str] = frozenset(),
+    ) -> None:
         """Judge the claims of one transaction by a process that serves these pipelines, then note the jobs that became
-        ready in it. It left these flows closed."""
+        ready in it. It left these flows closed. Organisations that ever had a limit are not judged."""
+        self._ready = {id_: one for id_, one in self._ready.items() if one.job.org not in limited}
         self._transactions += 1
         self._opened.update(self._closed - closed)
         self._closed = closed
@@ -71,7 +78,7 @@ class Fairness:
                 continue
             if before is not None and new.state == "running":
                 taken.append(before)
-            elif new.state == "queued" and _plain(new):
+            elif new.state == "queued" and _plain(new) and new.org not in limited:
                 kept = before is not None and before.job.vt == new.vt  # another priority is another place
                 self._ready[id_] = before if before is not None and kept else self._entered(new)
         if taken or released:

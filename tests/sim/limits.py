@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perdure.core.limit_key import ORG, gates_of, is_gate
 from tests.sim.promises import Violation
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ class Limits:
         self._let_in: dict[int, int | None] = {}  # limited jobs: how many were allowed when they were let in
         self._credit: dict[str, float] = {}
         self._credit_ms = 0
+        self._known: dict[int, set[str]] = {}  # running jobs: gates that had a limit when they were claimed
+        self._claimed: dict[int, set[str]] = {}  # and those that they passed then and did not leave
+        self._past: dict[int, set[str]] = {}  # and those that they entered by a save
+        self.limited: set[str] = set()  # organisations that ever had one
 
     def earn(self) -> None:
         """Let time pass for keys with a rate."""
@@ -36,9 +41,11 @@ class Limits:
 
     def moved(self, moved: Sequence[Move]) -> None:
         """Note who was let in, under which limit; each costs its key's credit."""
+        self.limited |= {key.removeprefix(ORG) for key in self._gates() if key.startswith(ORG)}
         for old, new in moved:
             if old is not None and new is not None and old.generation == new.generation:
                 self._kept(old, new)
+                self._entered(old, new)
             if new is None or new.limit_key is None:
                 continue
             key = new.limit_key
@@ -57,16 +64,54 @@ class Limits:
 
     def _kept(self, old: JobRow, new: JobRow) -> None:
         """The key is let go with the save of the last stage that counts, not before, and then at once."""
-        if old.limit_key is None:
+        if old.own_key is None:
             return
         counted = COUNTED[new.pipeline]
         saved = old.state == "running" and (new.state == "running" or old.worker == 0)
-        if new.limit_key is None:
+        if new.own_key is None:
             self.book.world.happened("past its limit", new.key)
             if new.stage in counted:
                 raise Violation("limit", f"{new.key} does not count any more, and is at {new.stage}")
         elif saved and old.stage == counted[-1] and new.stage not in counted:
-            raise Violation("limit", f"{new.key} is past {new.limit_key} and still counts")
+            raise Violation("limit", f"{new.key} is past {new.own_key} and still counts")
+
+    def _gates(self) -> set[str]:
+        keys = {*self.book.limits, *self.book.rates}
+        bounds = (self.book.limits, self.book.rates)
+        return {key for key in keys if is_gate(key) and any(one.get(key) is not None for one in bounds)}
+
+    def _entered(self, old: JobRow, new: JobRow) -> None:
+        """No stage runs to its end for which the job did not pass the limit of what it needs."""
+        if old.state != "running" or old.token is None:
+            return
+        saved = new.state == "running" and new.token == old.token and new.stage != old.stage
+        if (saved or new.state == "done") and (past := self._past.get(old.id)):
+            raise Violation(
+                "limit", f"{new.key} ran {old.stage} without room under {', '.join(sorted(past))}"
+            )
+        if saved:
+            entered = set(gates_of(new.org, new.lane)) - self._claimed.get(new.id, set())
+            self._past[new.id] = entered & self._known.get(new.id, set()) & self._gates()
+            self._claimed[new.id] = self._claimed.get(new.id, set()) & set(gates_of(new.org, new.lane))
+        else:
+            self._past.pop(old.id, None)
+
+    def passed(self, new: JobRow, moved: Sequence[Move]) -> None:
+        """Whoever is claimed finds room under the limits of its organisation and of what its stage needs."""
+        self._known[new.id], self._past[new.id] = self._gates(), set()
+        self._claimed[new.id] = set(gates_of(new.org, new.home or new.lane))
+        rows = self.book.jobs | {job.id: job for _, job in moved if job is not None}
+        running = [gates_of(job.org, job.home or job.lane) for job in rows.values() if job.state == "running"]
+        for key in gates_of(new.org, new.home or new.lane):
+            if (most := self.book.limits.get(key)) is not None:
+                at_once = sum(key in keys for keys in running)
+                self.book.world.happened("claim under a gate", f"{key}: {at_once} of {most}")
+                if at_once > most:
+                    raise Violation("limit", f"{at_once} of {key} run at once, allowed are {most}")
+            if (rate := self.book.rates.get(key)) is not None:
+                self._credit[key] = self._credit.get(key, max(1.0, rate)) - 1
+                if self._credit[key] < -1e-6:
+                    raise Violation("limit", f"{new.key} began although {key} has no credit")
 
     def claimed(self, key: str, moved: Sequence[Move]) -> None:
         """No more at once than the widest limit under which one of them was let in."""

@@ -302,6 +302,7 @@ class Moves:
             raise Violation("service", f"{new.key} was claimed although {new.queue} or {new.lane} is closed")
         if new.limit_key is not None:
             self._limits.claimed(new.limit_key, moved)
+        self._limits.passed(new, moved)
         if by.outdated:
             raise Violation("service", f"{new.key} was claimed by {by.name}, which the store has outgrown")
         self._check_siblings(new, by)

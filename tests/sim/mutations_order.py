@@ -10,6 +10,7 @@ from unittest import mock
 from perdure.core.outcome import Later, Orphaned
 from perdure.engine import recovery
 from perdure.engine.keeper import Keeper
+from perdure.engine.runner import Runner
 from perdure.store import apply, entering, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
@@ -130,6 +131,20 @@ def nobody_is_lent() -> Iterator[None]:
 def limits_let_everybody_in() -> Iterator[None]:
     """What runs already does not count."""
     with sql("SLOT_USED", "count(*)", "0 * count(*)"):
+        yield
+
+
+@breaks("limit")
+def gates_let_everybody_in() -> Iterator[None]:
+    """What runs already does not count for its organisation or dependency."""
+    with sql("IN_USE", "count(*)", "0 * count(*)"):
+        yield
+
+
+@breaks("limit")
+def stages_enter_past_their_gate() -> Iterator[None]:
+    """A worker goes on to a stage whose dependency has a limit, without a claim."""
+    with mock.patch.object(Runner, "_limited", return_value=False):
         yield
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from perdure.core.limit_key import is_gate
+
 Key = tuple[Any, ...]
 ENDED = {"done", "dead", "cancelled"}
 
@@ -59,6 +61,12 @@ class JobRow(NamedTuple):
     home: str | None
     requeues: int
     fresh_from: str | None
+    limit_own: str | None = None
+
+    @property
+    def own_key(self) -> str | None:
+        """What its pipeline gave it, also while it waits for its organisation or a dependency."""
+        return self.limit_own if self.limit_key is not None and is_gate(self.limit_key) else self.limit_key
 
     @property
     def ending(self) -> str | None:

@@ -148,6 +148,26 @@ async def test_a_limit_set_while_more_are_at_work_waits_for_them_to_end(world: W
     assert await states(world) == {"queued": 1}
 
 
+@pytest.mark.parametrize(
+    ("bounds", "begin"), [((2, None), 2), ((None, 2.0), 1 + 2)], ids=["concurrency", "rate"]
+)
+async def test_a_limit_holds_for_those_that_were_ready_before_it(
+    world: World, bounds: tuple[int | None, float | None], begin: int
+) -> None:
+    await world.add(*(document(f"n{n}", limit_key=KEY) for n in range(6)), document("other"))
+    await world.store.limit(KEY, *bounds)
+    world.clock.turn(1_000)
+    for _ in range(2):
+        await world.store.limit(KEY, *bounds)  # the same again changes nothing
+        await world.store.refill()
+
+    names = {c.document.name for c in await world.claim(9)}
+    assert "other" in names
+    assert len(names) == 1 + begin
+    assert await world.claim(9) == []
+    assert await world.miscounted() == {}
+
+
 async def running(world: World, key: str = KEY) -> int:
     return (await states(world, key)).get("running", 0)
 

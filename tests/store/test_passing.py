@@ -185,7 +185,7 @@ async def test_little_is_looked_at_on_postgresql(postgres_world: World) -> None:
 async def test_little_is_looked_at_on_sqlite(sqlite_world: World) -> None:
     world = sqlite_world
     found = await world.query(
-        "EXPLAIN QUERY PLAN " + world.store.sql._LOOK.replace("$", "?"), QUEUE, "", "books", 0.0, 32
+        "EXPLAIN QUERY PLAN " + world.store.sql._LOOK.replace("$", "?"), QUEUE, "", "books", 0.0, 32, False
     )
 
     assert [row[3] for row in found] == [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from perdure.core.token import new_token
 from perdure.store.base import BREAKER
-from perdure.store.operations import Claim
-from tests.store.making import QUEUE, World, document
+from perdure.store.operations import Claim, HandOver, NewEvent
+from tests.store.making import LEASE_MS, ORG, QUEUE, World, document
 
 HOUR_MS = 3_600_000
 
@@ -200,3 +200,18 @@ async def test_a_limit_lets_jobs_into_a_flow_that_is_closed_by_its_own_time(worl
     await world.store.refill()
 
     assert "limited" in await orgs_in_turn(world, 5, "books", "films")
+
+
+async def test_nobody_waits_for_room_at_a_gate_that_other_services_take(world: World) -> None:
+    await world.store.limit(f"org:{ORG}", 1, None)
+    await world.add(document("a"), document("b"))
+    job = await world.take()
+    assert await world.claim(9) == []  # the other one waits
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is True
+    event = NewEvent(f"event-{job.token}", job.org, job.document_id, "Extract", "{}")
+    handed_over = HandOver(job, job.token + 1_000, "extract", "", "{}", LEASE_MS, event)
+    assert await world.store.hand_over(handed_over)
+
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is False
+    await world.store.limit(f"org:{ORG}", 2, None)
+    assert await world.store.claimable([QUEUE], ["books"], parked=True) is True

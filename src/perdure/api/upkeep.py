@@ -48,9 +48,11 @@ class RerunAct(Act):
 
 
 class LimitAct(Act):
-    """Bound the documents of a concurrency key; without both numbers it has no limit any more."""
+    """Bound the documents of an organisation (`org:NAME`), a dependency (`dependency:NAME`) or a concurrency key;
+    without both numbers it has no limit any more. `new`: no document has it yet."""
 
     key: Text
+    new: bool = False
     concurrency: Whole | None = Field(default=None, ge=1, le=1_000_000)
     rate_per_s: Number | None = Field(default=None, gt=0, le=1_000_000)
 
@@ -97,16 +99,17 @@ async def rerun(service: Service, caller: Writer, act: RerunAct) -> Rerun:
 async def limits(
     service: Service, caller: Operator, key: Annotated[str | None, Query(max_length=1000)] = None
 ) -> LimitList:
-    """What bounds each concurrency key, how many are let in, and how many wait for room."""
+    """What bounds each organisation, dependency and concurrency key, how many are let in, and how many wait."""
     return LimitList(limits=await service.limits(key))
 
 
 @router.post("/limits", response_model=LimitList)
 async def limit(service: Service, caller: Operator, act: LimitAct) -> LimitList:
-    """Bound the documents of a concurrency key, or lift its limit."""
+    """Bound the documents of an organisation, a dependency or a concurrency key, or lift the limit."""
     await service.limit(
-        act.key, concurrency=act.concurrency, rate_per_s=act.rate_per_s, reason=act.reason, who=caller.who
-    )
+        act.key, concurrency=act.concurrency, rate_per_s=act.rate_per_s, reason=act.reason, who=caller.who,
+        new=act.new,
+    )  # fmt: skip
     return LimitList(limits=await service.limits(act.key))
 
 

@@ -152,7 +152,7 @@ def release(
 def limit(
     key: Annotated[
         str | None,
-        typer.Argument(metavar="KEY", help="A concurrency key; without one, all limits are shown."),
+        typer.Argument(metavar="KEY", help="org:NAME, dependency:NAME or a concurrency key; none: show all."),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="At most so many of its documents at once.", min=1)
@@ -167,7 +167,7 @@ def limit(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bound the documents of a concurrency key, or show what bounds them and how many wait for room."""
+    """Bound the documents of an organisation, dependency or key; show limits."""
     from perdure.cli.trail import show_limits
     from perdure.errors import InputInvalid
 

@@ -2,6 +2,9 @@
 
 Large documents stand in lanes of their own, which end in a mark: `"~"`, `"openai~"`. A large document needs what others
 need, so its lane is held and released with theirs, and workers have slots of their own for it.
+
+A stage with a fallback does not wait for its dependency, but a limit of the dependency (`core.limit_key`) counts it:
+the name has a mark, `"vision?"`.
 """
 
 from __future__ import annotations
@@ -15,20 +18,28 @@ from perdure.errors import PipelineInvalid
 LARGE = "~"
 #: Between the names of a lane that has several.
 JOIN = "+"
+#: At the end of the name of a dependency that its stage can do without.
+SOFT = "?"
 
 
-def lane_of(needs: Iterable[str]) -> str:
-    """The canonical name of the lane for these dependencies. Raises: PipelineInvalid."""
+def lane_of(needs: Iterable[str], soft: bool = False) -> str:
+    """The canonical name of the lane for these dependencies; `soft`: the stage can do without. Raises:
+    PipelineInvalid."""
     names = sorted(set(needs))
     for name in names:
-        if LARGE in name or JOIN in name:
+        if not {LARGE, JOIN, SOFT}.isdisjoint(name):
             raise PipelineInvalid(f"the name {name!r} of a dependency must be {NAME_RULE}")
-    return JOIN.join(names)
+    return JOIN.join(name + SOFT if soft else name for name in names)
 
 
 def needs_of(lane: str) -> frozenset[str]:
-    """The dependencies of a lane."""
-    return frozenset(part for part in plain(lane).split(JOIN) if part)
+    """The dependencies that jobs of a lane wait for."""
+    return frozenset(part for part in plain(lane).split(JOIN) if part and not part.endswith(SOFT))
+
+
+def uses_of(lane: str) -> frozenset[str]:
+    """The dependencies that jobs of a lane call, also those that they can do without."""
+    return frozenset(part.removesuffix(SOFT) for part in plain(lane).split(JOIN) if part)
 
 
 def is_large(lane: str) -> bool:

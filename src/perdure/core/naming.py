@@ -1,6 +1,6 @@
 """The form of names that users give: pipelines, stages, queues, rows and dependencies.
 
-A dependency is part of the name of a lane (`core.lane`), whose marks `+` and `~` no name contains.
+A dependency is part of the name of a lane (`core.lane`), whose marks `+`, `~` and `?` no name contains.
 """
 
 from __future__ import annotations

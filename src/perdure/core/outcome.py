@@ -18,6 +18,7 @@ from dataclasses import field, replace
 from perdure.core.backoff import DELAY_MS_MAX
 from perdure.core.fingerprint import failure_fingerprint
 from perdure.core.frozen import frozen
+from perdure.core.lane import uses_of
 from perdure.core.model import Job, Policy
 from perdure.core.refusal import refused
 from perdure.errors import (
@@ -137,10 +138,11 @@ class Stopped:
 
 @frozen
 class LaneDown:
-    """The next stage needs a dependency that is down."""
+    """The next stage needs a dependency that is down, or (`limited`) has a limit that the job has not passed yet."""
 
     stage: str
     lane: str
+    limited: bool = False
 
 
 @frozen
@@ -195,6 +197,7 @@ class Later:
     bounded: bool = True
     flickered: bool = False  # a call failed, perhaps by accident
     afresh: bool = False  # it saved something since the last time: those before it are forgotten
+    in_turn: bool = False  # it waits among the others of its lane, instead of before them
     word: str = "later"  # in history; `answered` where another service gave what its stage was to make
 
 
@@ -239,8 +242,8 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
     match result:
         case Finished():
             return Done()
-        case LaneDown(stage=stage, lane=lane):
-            return Hold(f"stage {stage} needs {lane}, which is down", suspect=job.suspect)
+        case LaneDown():
+            return _kept_from(job, result)
         case Spawning(stage=stage):
             return Gather(f"stage {stage} waits for all that the document spawned", suspect=job.suspect)
         case Unserved(reason=reason):
@@ -271,6 +274,13 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
                 return soon
             decided = _raised(job, stage, told, lane_down, policy or job.policy, rand, progressed)
             return _with_traceback(decided, error)
+
+
+def _kept_from(job: Job, lane: LaneDown) -> Outcome:
+    if not lane.limited:
+        return Hold(f"stage {lane.stage} needs {lane.lane}, which is down", suspect=job.suspect)
+    why = f"stage {lane.stage} waits for its turn under the limit of {', '.join(sorted(uses_of(lane.lane)))}"
+    return Later(0, why, suspect=job.suspect, counted=False, bounded=False, in_turn=True)
 
 
 def describe(stage: str, error: BaseException) -> Failure:

@@ -19,6 +19,7 @@ from typing import Any
 from uuid_utils import uuid7
 
 from perdure.core.frozen import frozen
+from perdure.core.limit_key import DEPENDENCY, ORG, is_gate
 from perdure.core.model import ORG_DEFAULT, Policy
 from perdure.engine.document import Document
 from perdure.engine.pipeline import Pipeline
@@ -156,6 +157,10 @@ def with_limit(document: NewDocument, pipeline: Pipeline) -> NewDocument:
 def limit_key(record: DocumentRecord, pipeline: Pipeline) -> str | None:
     """What the document shares a concurrency limit with."""
     key = pipeline.concurrency_key(Document(record)) if pipeline.concurrency_key is not None else None
+    if key is not None and is_gate(key):
+        reserved = f"a concurrency key must not begin with {ORG} or {DEPENDENCY}, as {key!r} does"
+        message = f"{reserved}: limits of those hold in every pipeline without a key"
+        raise InputInvalid(message, code="limit_key_reserved")
     return None if key is None else checked(key, "the concurrency key", INDEXED_MAX)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from perdure.core.gathered import Gathered
-from perdure.core.lane import plain
+from perdure.core.lane import plain, uses_of
 from perdure.core.model import Job
 from perdure.core.outcome import Outcome
 from perdure.core.scope import Work
@@ -56,6 +56,14 @@ class Journey:
     asked_ms: int = 0  # when the claim was asked for
     probe: str | None = None  # a dependency that may be called although it is down, until the next save
     work: Work | None = None  # the last stage that began
+    #: Dependencies under whose limits it has had room ever since its claim: a save that leaves one gives its room up.
+    passed: frozenset[str] = frozenset()
+
+    def moved(self, save: Save) -> None:
+        """Note what limits it has left with this save."""
+        self.passed &= uses_of(save.lane)
+        if save.frees:
+            self.job = replace(self.job, limit_key=None)
 
     def begins(self, stage: AnyStage, looked_ms: int) -> Work:
         """The work that a run of this stage is; `looked_ms`: when the worker last asked what is down."""

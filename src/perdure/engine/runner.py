@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
 from perdure.core.gathered import Gathered
-from perdure.core.lane import lane_of, sized
+from perdure.core.lane import lane_of, sized, uses_of
 from perdure.core.model import repairs
 from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.outcome import (
@@ -118,7 +118,8 @@ class Runner:
         job = claimed.job
         document = Document(claimed.document, LocalFile(None))
         return Journey(
-            job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe
+            job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe,
+            passed=uses_of(job.lane),
         )  # fmt: skip
 
     async def look(self) -> frozenset[str]:
@@ -235,10 +236,11 @@ class Runner:
                     StageSkipped(job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
-            if stage.needs and journey.probe not in stage.needs and await self._away(stage):
-                if not fallback.falls_back(stage, job):
-                    return LaneDown(stage.name, journey.lane)
-                away = DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
+            if stage.needs:
+                reached = await self._out_of_reach(journey, stage)
+                if isinstance(reached, LaneDown):
+                    return reached
+                away = reached
             if journey.stopping:
                 return self._stopped(journey)
             if isinstance(stage, RemoteStage):
@@ -347,8 +349,7 @@ class Runner:
             self.slate.renewed(journey.slot, asked_ms)
         if not kept:
             raise LeaseLost("the lease passed on")
-        if save.frees:
-            journey.job = replace(journey.job, limit_key=None)
+        journey.moved(save)
         await self._probed(journey, saved=True)
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash
@@ -484,6 +485,21 @@ class Runner:
         if ok is not None:
             with suppress(StoreError):  # it is found out again
                 await self.store.probed(probe, ok, guessed)
+
+    async def _out_of_reach(self, journey: Journey, stage: AnyStage) -> DependencyDown | LaneDown | None:
+        """Why the document must wait, or its fallback stand in, for what the stage needs."""
+        if journey.probe not in stage.needs and await self._away(stage):
+            if not fallback.falls_back(stage, journey.job):
+                return LaneDown(stage.name, journey.lane)
+            return DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
+        if self.store.limited and self._limited(journey):
+            return LaneDown(stage.name, journey.lane, limited=True)
+        return None
+
+    def _limited(self, journey: Journey) -> bool:
+        """Whether the next stage needs a dependency with a limit under which the job has no room: whoever claims it
+        again, in the lane of the stage, finds some."""
+        return not uses_of(journey.lane) & self.store.limited <= journey.passed
 
     async def _away(self, stage: AnyStage) -> bool:
         """Whether a dependency of the stage is down; a new worker asks first, and "down" is asked again, because it

@@ -170,8 +170,7 @@ class Stage(Generic[P, R]):
     @property
     def lane(self) -> str:
         """Where its jobs stand; no document is held for a stage that has a fallback."""
-        needs = self.needs
-        return lane_of(needs) if needs and self.substitute is None else ""
+        return lane_of(self.needs, soft=self.substitute is not None)
 
     @property
     def wants_cells(self) -> bool:

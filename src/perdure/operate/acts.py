@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from perdure.core.lane import needs_of
+from perdure.core.lane import uses_of
+from perdure.core.limit_key import DEPENDENCY, ORG
 from perdure.core.model import ONLY, TERMINAL
 from perdure.core.naming import NAME, NAME_RULE
 from perdure.engine import intake
@@ -112,7 +113,7 @@ class Acting(Desk):
         own = {
             name for pipeline in self.pipelines.values() for stage in pipeline.stages for name in stage.needs
         }
-        lanes = {name for lane in await self.store.lanes() for name in needs_of(lane.name)}
+        lanes = {name for lane in await self.store.lanes() for name in uses_of(lane.name)}
         return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
 
     async def hold(
@@ -134,10 +135,19 @@ class Acting(Desk):
         who: str | None = None, new: bool = True,
     ) -> None:  # fmt: skip
         by, why = self._who(who), reason_kept(reason)
-        if not new and key not in (known := await self.store.limit_keys()):
+        _check_key(checked(key, "the key"))
+        if not new and key not in (known := await self.limit_keys(key)):
             message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}"
             raise InputInvalid(message, code="limit_key_unknown")
-        await self.store.limit(checked(key, "the key"), concurrency, rate_per_s, by, why)
+        await self.store.limit(key, concurrency, rate_per_s, by, why)
+
+    async def limit_keys(self, key: str) -> list[str]:
+        """What a limit may be set for, of the kind of `key`: organisations, dependencies, or keys of pipelines."""
+        if key.startswith(ORG):
+            return [ORG + org for org in await self.store.orgs()]
+        if key.startswith(DEPENDENCY):
+            return [DEPENDENCY + name for name in await self.needed()]
+        return await self.store.limit_keys()
 
     async def limits(self, key: str | None = None) -> list[LimitRecord]:
         return await self.store.limits(key)
@@ -162,6 +172,16 @@ def not_needed(name: str, known: list[str]) -> str | None:
     if name in known:
         return None
     return f"no stage is known to need {name} (known: {', '.join(known) or 'none'}); release it if that is a typo"
+
+
+def _check_key(key: str) -> None:
+    """Refuse the key of a limit that no document can ever have. Raises: InputInvalid."""
+    if key.startswith(DEPENDENCY):
+        _dependency(key.removeprefix(DEPENDENCY))
+    elif key in ("", ORG):
+        raise InputInvalid(
+            f"{key!r} is not a key; write {ORG}NAME, {DEPENDENCY}NAME, or what a `concurrency_key` gives"
+        )
 
 
 def _dependency(name: str) -> str:

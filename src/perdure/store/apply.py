@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perdure.core.lane import is_large, like, sized
 from perdure.core.model import Job, State, repairs
-from perdure.core.outcome import Done, Hold
+from perdure.core.outcome import Done, Hold, Later, Outcome
 from perdure.store import (
     entering,
     feed,
+    gates,
     handing_out,
     indexing,
     locking,
@@ -34,6 +36,7 @@ from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
 from perdure.store.fairness import Flow
+from perdure.store.gates import Gates
 from perdure.store.operations import (
     Add,
     Added,
@@ -41,6 +44,7 @@ from perdure.store.operations import (
     Cancel,
     Claim,
     HandOver,
+    Kind,
     NewDocument,
     NewJob,
     Operation,
@@ -59,7 +63,7 @@ class Flush(Acting):
 
     def __init__(
         self, sql: Dialect, client: int, number: int, now_ms: int, known: set[Flow], written: dict[Any, Any],
-        large_bytes: int = 0,
+        large_bytes: int = 0, gated: bool = False,
     ) -> None:  # fmt: skip
         self.sql = sql
         self.client = client
@@ -71,6 +75,7 @@ class Flush(Acting):
         self.written = written
         self.noted: dict[Any, Any] = {}  # what of that this flush writes down
         self.large_bytes = large_bytes  # from which size on a document is large; 0: none is
+        self.gated = gated  # an organisation or a dependency has a limit
         self.large: set[tuple[str, str]] = set()  # of the documents that are requeued
         self.presents: dict[str, float] = {}  # of queues in which it opens flows
         self.entries: list[entering.Entry] = []
@@ -247,7 +252,8 @@ class Flush(Acting):
         for n, *_, lane in [row[:9] for row in fence if row[0] in became]:
             self.counting.ran(ops[n].job)
             self.counting.job(ops[n].job.key, ops[n].job.queue, lane, became[n])
-            if lane in down and became[n] in (State.QUEUED, State.PARKED):
+            waits = lane in down or _waits_in_turn(ops[n].outcome)
+            if waits and became[n] in (State.QUEUED, State.PARKED):
                 self.held.append(replace(ops[n].job, lane=lane))
         return set(became)
 
@@ -408,40 +414,68 @@ class Flush(Acting):
     def claims(self, ops: Sequence[tuple[int, Claim]], answers: list[Any]) -> Steps[None]:
         """Jobs of all claims first: what is written down about them is locked in one order."""
         handed_out: list[Row] = []
+        open_ = (yield from gates.open_(self.sql, self.now_ms, self.counting)) if ops and self.gated else None
         for n, op in ops:
-            found = yield from self.claim(op)
+            found = yield from self.claim(op, open_)
             handed_out += found
             answers[n] = rows.readable([row[:-1] for row in found])
             self.counting.claimed(one.job for one in answers[n])
+        if open_ is not None:
+            yield from gates.close(self.sql, open_, self.now_ms)
+            yield from entering.fill(self.sql, open_.own, self.now_ms, self.counting, free=True)
         claims = [op for _, op in ops]
         self.noted |= yield from handing_out.note(
             self.sql, claims, handed_out, self.presents, self.now_ms, self.written
         )
 
-    def claim(self, op: Claim) -> Steps[list[Row]]:
-        found: list[Row] = []
-        kinds = []
+    def claim(self, op: Claim, open_: Gates | None = None) -> Steps[list[Row]]:
         op = rotation.rotated(op, ChainMap(self.noted, self.written), self.noted)
-        owing = ranks.owing(op, self.written)
-        for kind in op.kinds:
-            most = kind.most
-            if kind.passing is not None:
-                others = yield from passing.claim(self.sql, op, kind, self.now_ms, self.written, self.noted)
-                found += others
-                most = most - len(others) if kind.passing.fill else 0
-            elif owing and not kind.suspect:
-                others = yield from passing.before(self.sql, op, kind, self.now_ms, owing)
-                found += others
-                most -= len(others)
-            if most:
-                kinds.append(kind._replace(most=most))
-        if kinds:
-            found += yield from self.sql.claim(op, self.now_ms, kinds)
+        found = yield from self._claim(op, op.kinds, open_)
+        for _ in range(gates.ROUNDS):
+            # jobs that waited at full gates are out of the way now
+            if open_ is None or not open_.parked or len(found) == op.most:
+                break
+            open_.parked = 0
+            found += yield from self._claim(op, _rest(op.kinds, found), open_)
         yield from ranks.note(found, {**self.written, **self.noted}, self.noted)
         # with a slot to spare it is worth waking, however many others are taken
         if (idle := not op.alone or len(found) < op.most) != op.idle:
             yield Query(self.sql.WORKER_IDLE, (op.worker, idle))
         return found
+
+    def _claim(self, op: Claim, asked: Sequence[Kind], open_: Gates | None) -> Steps[list[Row]]:
+        found: list[Row] = []
+        kinds = []
+        owing = ranks.owing(op, self.written)
+        take = self.sql.take if open_ is None else partial(self._pass, open_)
+        for kind in asked:
+            most = kind.most
+            if kind.passing is not None:
+                others = yield from passing.claim(
+                    self.sql, op, kind, self.now_ms, self.written, self.noted, take
+                )
+                found += others
+                most = most - len(others) if kind.passing.fill else 0
+            elif owing and not kind.suspect:
+                others = yield from passing.before(self.sql, op, kind, self.now_ms, owing, take)
+                found += others
+                most -= len(others)
+            if most:
+                kinds.append(kind._replace(most=most))
+        if open_ is None:
+            if kinds:
+                found += yield from self.sql.claim(op, self.now_ms, kinds)
+            return found
+        for kind in kinds:
+            chosen = yield from gates.ready(self.sql, op, kind)
+            found += yield from self._pass(open_, op, self.now_ms, chosen, kind.most)
+        return found
+
+    def _pass(
+        self, open_: Gates, op: Claim, now_ms: int, chosen: Sequence[Row], most: int | None = None
+    ) -> Steps[list[Row]]:
+        wanted = len(chosen) if most is None else most
+        return (yield from gates.take(self.sql, open_, op, now_ms, chosen, self.counting, wanted))
 
 
 def flush_name(client: int, number: int) -> str:
@@ -456,3 +490,23 @@ def _by_job(numbered: tuple[int, Save | Settle]) -> tuple[str, str, str]:
 
 def _flow(job: NewJob, large: bool) -> Flow:
     return (job.queue, job.pipeline, sized(job.lane, large))
+
+
+def _rest(kinds: Sequence[Kind], found: Sequence[Row]) -> list[Kind]:
+    """What is still asked for."""
+    rest = []
+    for kind in kinds:
+        taken = sum(_is_of(kind, row) for row in found)
+        if taken < kind.most:
+            rest.append(kind._replace(most=kind.most - taken))
+    return rest
+
+
+def _is_of(kind: Kind, row: Row) -> bool:
+    if bool(row[rows.JOB_SUSPECT]) != kind.suspect:
+        return False
+    return kind.suspect or kind.large is None or kind.large == is_large(row[rows.JOB_LANE])
+
+
+def _waits_in_turn(outcome: Outcome) -> bool:
+    return isinstance(outcome, Later) and outcome.in_turn

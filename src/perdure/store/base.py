@@ -349,6 +349,10 @@ class Store(Protocol):
         """Whether any row names this blob."""
 
     async def lanes(self) -> list[records.LaneRecord]: ...
+    @property
+    def limited(self) -> frozenset[str]:
+        """The dependencies that had a limit when this client last wrote."""
+
     async def down(self) -> frozenset[str]:
         """The dependencies that are down."""
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from perdure.core.lane import LARGE
+from perdure.core.limit_key import IS_DEPENDENCY, IS_GATE, IS_ORG
 from perdure.core.model import GATHERING_MS, REPAIR
 from perdure.core.words import Term
 from perdure.store.base import Query, Row, Steps
@@ -233,7 +234,7 @@ REQUEUE_JOB = (
     + ", suspect = FALSE, token = NULL, worker = NULL, claimed_ms = NULL, lease_until_ms = NULL, attempts = 0, "
     "claims = 0, postpones = 0, postponed_ms = 0, releases = 0, crashes = 0, holds = 0, flickers = 0, "
     "finished_ms = NULL, "
-    "probe = NULL, home = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
+    "probe = NULL, home = NULL, limit_own = NULL, aside_ms = NULL, requeues = 0, requeued_ms = NULL"
 )
 #: What a new generation makes again, of dead rows; a hook that failed told of the generation before.
 DEAD_RENEWED = "(job = '' OR substr(job, 1, 3) <> 'on_')"
@@ -292,13 +293,23 @@ _ORGS = (
 ORGS = f"{_ORGS} SELECT name FROM o WHERE name IS NOT NULL"
 
 
+_BOUNDS = "(concurrency IS NOT NULL OR rate_per_s IS NOT NULL)"
+#: $1: a key. $2, $3: its new bounds.
+LIMIT_CHANGES = (
+    "NOT EXISTS (SELECT 1 FROM slot s WHERE s.key = $1 AND s.concurrency IS NOT DISTINCT FROM $2 "
+    "AND s.rate_per_s IS NOT DISTINCT FROM $3)"
+)
+
+
 class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
     name: str
     GUARD = (
         "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "
-        "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration)"
+        "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration), "
+        f"EXISTS (SELECT 1 FROM slot WHERE {IS_ORG.format(key='key')} AND {_BOUNDS}), "
+        f"(SELECT {{joined}} FROM slot WHERE {IS_DEPENDENCY.format(key='key')} AND {_BOUNDS})"
     )
     WORKER_FENCED = "UPDATE worker SET fenced = fenced + $2 WHERE id = $1"
     FLUSH_NUMBER = "SELECT flush FROM worker WHERE id = $1"
@@ -408,6 +419,17 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "(key) "
         "DO UPDATE SET concurrency = excluded.concurrency, rate_per_s = excluded.rate_per_s"
     )
+    #: Limits of organisations and dependencies, and whether somebody waits under them.
+    GATES = (
+        "SELECT s.key, s.concurrency, s.rate_per_s, s.credit, s.credit_ms, s.had, EXISTS (SELECT 1 FROM job j "
+        "WHERE j.limit_key = s.key AND j.finished_ms IS NULL AND j.state = 'parked') "
+        f"FROM slot s WHERE {IS_GATE.format(key='s.key')} AND {_BOUNDS} ORDER BY s.key"
+    )
+    GATES_LOCK = GATES
+    IN_USE = (
+        "SELECT org, coalesce(home, lane), count(*) FROM job WHERE state = 'running' "
+        "GROUP BY org, coalesce(home, lane)"
+    )
     SLOT_HAD = "UPDATE slot SET had = $2 WHERE key = $1"
     SLOT_CREDIT = "UPDATE slot SET credit = $2, credit_ms = $3 WHERE key = $1"
     #: What is held or paused uses no room; it is parked again when its lane or queue opens.
@@ -422,6 +444,11 @@ class Dialect(CountingSql, FairnessSql, ABC):
     PARK_QUEUE = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
         "'queued' AND queue = $1 RETURNING key, queue, lane"
+    )
+    #: Ready ones of a key whose limit is about to become another one.
+    PARK_KEY = (
+        "UPDATE job SET state = 'parked' WHERE limit_key = $1 AND finished_ms IS NULL AND state = 'queued' AND "
+        f"{LIMIT_CHANGES} RETURNING key, queue, lane"
     )
     PARK_LACKED = (
         "UPDATE job SET state = 'parked' WHERE limit_key IS NOT NULL AND finished_ms IS NULL AND state = "
@@ -782,6 +809,10 @@ class Dialect(CountingSql, FairnessSql, ABC):
     PROMOTE: str
     SLOT_ADD: str
     SLOTS: str
+    SLOTS_FREE: str  # those that nobody else has locked
+    GATE: str  # park ready jobs (organisation, id) under the key of a gate: key, queue, lane, key of their own limit
+    REGATE: str  # under that of another
+    UNGATE: str  # with a turn, ready or parked under their own key: key, queue, lane, own key
     PARKED: str
     UNPARK: str
     HELD_READY: str
@@ -835,10 +866,13 @@ class Dialect(CountingSql, FairnessSql, ABC):
         """Take ready jobs under the claim's token; rows of JOB_COLUMNS, DOCUMENT_COLUMNS and the turn of the job."""
 
     @abstractmethod
-    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+    def look(
+        self, claim: Claim, large: bool | None, since: Sequence[float], window: int, suspect: bool = False
+    ) -> Steps[list[Row]]:
         """Ready jobs that a claim might take, without locks: of each flow the first ones from each of these turns on.
-        Rows: number of the turn, queue, lane and pipeline, turn, rank and id of the job, its organisation."""
+        Rows: number of the turn, queue, lane and pipeline, turn, rank and id of the job, its organisation and lane,
+        which of a lent one is its home."""
 
     @abstractmethod
     def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
-        """Take these jobs (turn, rank, id, organisation) as `claim` does, unless others have or lock them."""
+        """Take these jobs (turn, rank, id, organisation, lane) as `claim` does, unless others have or lock them."""

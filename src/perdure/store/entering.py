@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import is_large, needs_of, sized
+from perdure.core.limit_key import is_gate
 from perdure.core.model import REPAIRED, Job, State, job_key, repairs
 from perdure.store import ranks
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
 from perdure.store.dialect import Dialect
 from perdure.store.fairness import RANK_RETRY, Flow, assign, from_present, rank_of
+from perdure.store.gates import ungate
 from perdure.store.operations import NewDocument, NewJob, Raise
 
 PRIORITY_MAX = 100
@@ -190,12 +193,22 @@ def raise_(sql: Dialect, op: Raise, now_ms: int, raised: list[Raised]) -> Steps[
     return "changed"
 
 
-def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> Steps[None]:
-    """Let parked jobs in as far as their limits have room; a key without a limit lets everything in."""
-    wanted = sorted(keys)
+def fill(
+    sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting, free: bool = False
+) -> Steps[None]:
+    """Let parked jobs in as far as their limits have room; a key without a limit lets everything in. `free`: leave
+    limits alone that somebody else has locked. Under the limit of an organisation or a dependency claims let in."""
+    every = set(keys)
+    if lifted := sorted(key for key in every if is_gate(key)):
+        own = yield from _lifted(sql, lifted, now_ms, counting)
+        every = (every | own) - set(lifted)
+    wanted = sorted(every)
     if not wanted:
         return
-    limits = {row[0]: row[1:] for row in (yield Query(sql.SLOTS, rows=[(key,) for key in wanted]))}
+    slots = yield Query(sql.SLOTS_FREE if free else sql.SLOTS, rows=[(key,) for key in wanted])
+    limits = {row[0]: row[1:] for row in slots}
+    if free:
+        wanted = sorted(limits)
     for key in wanted:
         room, credit, had = FILL_MAX, 0.0, None
         if key in limits:
@@ -213,6 +226,16 @@ def fill(sql: Dialect, keys: Iterable[str], now_ms: int, counting: Counting) -> 
                 yield from ranks.let_in(sql, key, had, parked)
         if key in limits and limits[key][1] is not None:
             yield Query(sql.SLOT_CREDIT, (key, credit - len(parked), now_ms))
+
+
+def _lifted(sql: Dialect, keys: Sequence[str], now_ms: int, counting: Counting) -> Steps[set[str]]:
+    """Let those on who wait at gates that are none any more; the keys whose own limits they have."""
+    gates = {row[0] for row in (yield Query(sql.GATES))}
+    own: set[str] = set()
+    for key in keys:
+        if key not in gates and (parked := (yield Query(sql.PARKED, (key, FILL_MAX, now_ms, -inf)))):
+            own |= yield from ungate(sql, parked, counting)
+    return own
 
 
 def _let_in(sql: Dialect, parked: Sequence[Row], counting: Counting) -> Steps[None]:

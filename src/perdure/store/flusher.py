@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from perdure.core.events import AnyEvent, ChunksDeleted, ForeignKeyRefused
+from perdure.core.limit_key import DEPENDENCY
 from perdure.errors import (
     PerdureError,
     SchemaNewer,
@@ -110,6 +111,7 @@ class Flusher:
         self._close_by_s = math.inf
         self._known: set[Flow] = set()
         self._written: dict[Any, Any] = {}
+        self.limited: frozenset[str] = frozenset()  # dependencies that had a limit at the last flush
         self.large_bytes = 0  # from which size on a document is large; 0: none is
         self._last = (0, 0)  # client and number of the last flush that the store answered
         self._workers: set[int] = set()  # under whose numbers it has claimed
@@ -330,9 +332,12 @@ class Flusher:
                 return (yield from resolve(sql, ops, flush_name(self.client, number))), None
             raise Forgotten(behind=bool(found) and found[0][0] < number)
         self._guarded = True
-        now_ms, needs = guarded[0]
+        now_ms, needs, orgs, dependencies = guarded[0]
         self._check_needs(needs)
-        flush = Flush(sql, self.client, number, now_ms, self._known, self._written, self.large_bytes)
+        names = dependencies.split(",") if dependencies else ()
+        self.limited = frozenset(key.removeprefix(DEPENDENCY) for key in names)
+        gated = bool(orgs or names)
+        flush = Flush(sql, self.client, number, now_ms, self._known, self._written, self.large_bytes, gated)
         return (yield from flush.run(ops)), flush
 
     def checked(self, steps: Callable[[], Steps[T]]) -> Callable[[], Steps[T]]:

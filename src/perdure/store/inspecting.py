@@ -5,9 +5,14 @@ Every read is bounded: it costs the same however many documents there are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perdure.core.frozen import frozen
 from perdure.core.lane import is_large
+from perdure.core.limit_key import is_gate
 from perdure.store.base import Query, Steps
+from perdure.store.dialect import ORGS
+from perdure.store.gates import in_use
 from perdure.store.reading import Reading
 from perdure.store.records import Act, LimitRecord
 
@@ -160,7 +165,15 @@ class Inspecting(Reading):
 
     async def limits(self, key: str | None = None, limit: int = 1_000) -> list[LimitRecord]:
         """Limits per key, by key."""
-        return [LimitRecord(*row) for row in await self._rows(LIMITS, key, limit)]
+        found = [LimitRecord(*row) for row in await self._rows(LIMITS, key, limit)]
+        if not any(is_gate(one.key) for one in found):
+            return found
+        used = in_use(await self._rows(self.sql.IN_USE))
+        return [replace(one, used=used[one.key]) if is_gate(one.key) else one for one in found]
+
+    async def orgs(self) -> list[str]:
+        """Organisations that have documents."""
+        return [row[0] for row in await self._rows(ORGS)]
 
     async def limit_keys(self) -> list[str]:
         """Keys that have a limit, or that open documents have."""

@@ -9,7 +9,7 @@ waits, which ends at the last job and begins again. So every job is found after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, nextafter
 from typing import Any
 
@@ -25,6 +25,8 @@ WINDOW = 32  # jobs of a flow that are looked at in one place
 STRIDE = 500  # of the walk
 STRIDES_MAX = 4  # in one claim
 ORGS_MAX = 8  # whose places are remembered
+#: How chosen jobs are taken: `Dialect.take`, or through gates.
+Take = Callable[[Claim, int, Sequence[Row]], Steps[list[Row]]]
 FIRST = 0  # the turn before all others
 
 
@@ -37,7 +39,13 @@ class Places:
 
 
 def claim(
-    sql: Dialect, op: Claim, kind: Kind, now_ms: int, known: Mapping[Any, Any], noted: dict[Any, Any]
+    sql: Dialect,
+    op: Claim,
+    kind: Kind,
+    now_ms: int,
+    known: Mapping[Any, Any],
+    noted: dict[Any, Any],
+    take: Take,
 ) -> Steps[list[Row]]:
     """Take jobs of organisations that are not passed over; the rows of `Dialect.claim`. The places where the next
     claim shall look are noted."""
@@ -56,7 +64,7 @@ def claim(
         chosen = _others(seen, orgs, kind.most, op.queues)
         if len(chosen) == kind.most or walk == -inf:
             break
-    found = yield from sql.take(op, now_ms, chosen)
+    found = yield from take(op, now_ms, chosen)
     noted[which] = Places(_served(places, found), walk)
     waiting: dict[tuple[ranks.Stream, str], float] = {}
     for row in seen:
@@ -67,7 +75,7 @@ def claim(
     return found
 
 
-def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> Steps[list[Row]]:
+def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing, take: Take) -> Steps[list[Row]]:
     """Take jobs that go before those of organisations that had more than their share of a queue: newcomers' at the
     head of each flow, and others' where turns were handed out last and one turn later."""
     since = (-inf, *sorted({turn for latest, _ in owing.values() for turn in (latest, latest + 1)}))
@@ -82,7 +90,7 @@ def before(sql: Dialect, op: Claim, kind: Kind, now_ms: int, owing: Owing) -> St
             and row[4] < max(had[1].values())
         )
     }
-    return (yield from sql.take(op, now_ms, rotation.first(ready, kind.most, op.queues)))
+    return (yield from take(op, now_ms, rotation.first(ready, kind.most, op.queues)))
 
 
 def _others(seen: list[Row], orgs: frozenset[str], most: int, queues: tuple[str, ...]) -> list[Row]:

@@ -23,6 +23,7 @@ from perdure.store.dialect import (
     JOB_COLUMNS,
     KEPT,
     LEND_SET,
+    LIMIT_CHANGES,
     LOCK_DOCUMENT,
     NEW_ATTEMPT,
     NEW_CALL,
@@ -171,6 +172,7 @@ class PostgresDialect(Dialect):
     )
     PARK_LANE = _PARK.format(which="k.lane IN (SELECT * FROM unnest($1::text[]))")
     PARK_QUEUE = _PARK.format(which="k.queue = $1")
+    PARK_KEY = _PARK.format(which=f"k.limit_key = $1 AND {LIMIT_CHANGES}")
     PARK_LACKED = _PARK.format(which=IS_LACKED.format(now="$1"))
     #: A locked row is left to the next round.
     PRUNE_JOB = (
@@ -272,6 +274,27 @@ class PostgresDialect(Dialect):
         "UPDATE job j SET state = 'queued', vt = r.vt FROM "
         f"{unnest({'org': 'text', 'id': 'bigint', 'vt': 'double precision'})} "
         "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
+    )
+
+    SLOTS_FREE = f"{SLOTS} SKIP LOCKED"
+    GATES_LOCK = f"{Dialect.GATES} FOR UPDATE OF s"
+    GUARD = Dialect.GUARD.format(joined="string_agg(key, ',')")
+    GATE = (
+        "WITH over AS MATERIALIZED (SELECT k.org, k.id, r.gate FROM "
+        + unnest({"org": "text", "id": "bigint", "gate": "text"})
+        + " JOIN job k ON k.org = r.org AND k.id = r.id AND k.state = 'queued' FOR UPDATE OF k SKIP LOCKED) "
+        "UPDATE job j SET state = 'parked', limit_own = j.limit_key, limit_key = over.gate FROM over "
+        "WHERE j.org = over.org AND j.id = over.id RETURNING j.key, j.queue, j.lane, j.limit_own"
+    )
+    REGATE = (
+        f"UPDATE job j SET limit_key = r.gate FROM {unnest({'org': 'text', 'id': 'bigint', 'gate': 'text'})} "
+        "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked'"
+    )
+    UNGATE = (
+        "UPDATE job j SET state = CASE WHEN j.limit_own IS NULL THEN 'queued' ELSE 'parked' END, "
+        "limit_key = j.limit_own, limit_own = NULL, vt = r.vt FROM "
+        f"{unnest({'org': 'text', 'id': 'bigint', 'vt': 'double precision'})} "
+        "WHERE j.org = r.org AND j.id = r.id AND j.state = 'parked' RETURNING j.key, j.queue, j.lane, j.limit_key"
     )
 
     DEPENDENCY_SHARED = f"{Dialect.DEPENDENCY_SHARED} FOR UPDATE"
@@ -398,11 +421,11 @@ class PostgresDialect(Dialect):
         f") AS y) AS z WHERE z.place_in_all <= z.most LIMIT $10) {_TAKEN}"
     )
     _LOOK = (
-        f"SELECT w.n, f.queue, f.lane, f.pipeline, {TURN.format(vt='x.vt')}, -x.priority, x.id, x.org "
-        "FROM unnest($4::float8[]) WITH ORDINALITY AS w (since, n) "
+        f"SELECT w.n, f.queue, f.lane, f.pipeline, {TURN.format(vt='x.vt')}, -x.priority, x.id, x.org, "
+        "coalesce(x.home, f.lane) FROM unnest($4::float8[]) WITH ORDINALITY AS w (since, n) "
         f"CROSS JOIN {_OPEN_FLOWS} CROSS JOIN LATERAL ("
-        "SELECT id, org, vt, priority FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
-        "AND pipeline = f.pipeline AND suspect = FALSE AND vt >= w.since - f.shift "
+        "SELECT id, org, vt, priority, home FROM job WHERE state = 'queued' AND queue = f.queue AND lane = f.lane "
+        "AND pipeline = f.pipeline AND suspect = $6 AND vt >= w.since - f.shift "
         "ORDER BY vt, priority DESC, id LIMIT $5) x "
         f"WHERE {_SERVED.format(queues='$1', pipelines='$2')} AND ($3::boolean IS NULL OR $3 = {IS_LARGE})"
     )
@@ -444,12 +467,14 @@ class PostgresDialect(Dialect):
         asked = (claim.token, claim.worker, now_ms, *_asked(claim), *most)
         return (yield Query(self._CLAIM, asked))
 
-    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
-        seen = yield Query(self._LOOK, (*_asked(claim), large, list(since), window))
+    def look(
+        self, claim: Claim, large: bool | None, since: Sequence[float], window: int, suspect: bool = False
+    ) -> Steps[list[Row]]:
+        seen = yield Query(self._LOOK, (*_asked(claim), large, list(since), window, suspect))
         return [(row[0] - 1, *row[1:]) for row in seen]
 
     def take(self, claim: Claim, now_ms: int, chosen: Sequence[Row]) -> Steps[list[Row]]:
-        rows = [(org, id_, turn) for turn, _, id_, org in chosen]
+        rows = [(org, id_, turn) for turn, _, id_, org, _ in chosen]
         return (yield Query(self._TAKE, (claim.token, claim.worker, now_ms), rows)) if rows else []
 
 

@@ -36,6 +36,7 @@ JOB_QUEUE = JOB_COLUMNS.split(", ").index("j.queue")
 JOB_ORG = JOB_COLUMNS.split(", ").index("j.org")
 JOB_PIPELINE = JOB_COLUMNS.split(", ").index("j.pipeline")
 JOB_LANE = JOB_QUEUE + 1
+JOB_SUSPECT = JOB_COLUMNS.split(", ").index("j.suspect")
 JOB_PRIORITY = JOB_COLUMNS.split(", ").index("j.priority")
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 

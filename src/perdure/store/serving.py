@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.core.limit_key import is_gate
 from perdure.store.base import Query, Steps
-from perdure.store.dialect import IN_SERVICE
+from perdure.store.dialect import IN_SERVICE, Dialect
+from perdure.store.gates import in_use
 from perdure.store.lacking import SERVED_MS
 from perdure.store.reading import Reading
 
@@ -28,7 +30,7 @@ _OPEN = (
 FLOWS_OPEN = f"SELECT f.queue, f.pipeline, f.lane {_OPEN}"
 READY = "SELECT 1 FROM job WHERE state = 'queued' AND queue = $1 AND pipeline = $2 AND lane = $3 LIMIT 1"
 PARKED = (
-    "SELECT 1 FROM job p WHERE p.limit_key IS NOT NULL AND p.finished_ms IS NULL AND p.state = 'parked' "
+    "SELECT p.limit_key FROM job p WHERE p.limit_key IS NOT NULL AND p.finished_ms IS NULL AND p.state = 'parked' "
     "AND p.queue = $1 AND p.pipeline = $2 AND p.lane = $3 {may} LIMIT 1"
 )
 #: Not all room under its limit is taken by jobs that other services work on, and by ready ones of some queues.
@@ -37,6 +39,10 @@ _MAY_ENTER = (
     "WHERE limit_key = p.limit_key AND finished_ms IS NULL AND (state = 'running' AND worker = 0{ready})), TRUE)"
 )
 _READY_OF = f" OR state = 'queued' AND queue IN ({{queues}}) AND {IN_SERVICE}"
+REMOTE = (
+    "SELECT org, coalesce(home, lane), count(*) FROM job WHERE state = 'running' AND worker = 0 "
+    "GROUP BY org, coalesce(home, lane)"
+)
 SEEN = "SELECT queue, pipeline, seen_ms FROM served"
 _SEEN = "SELECT 1 FROM served s WHERE s.queue = f.queue AND s.seen_ms > $1"
 UNSERVED = (
@@ -44,6 +50,12 @@ UNSERVED = (
     f"AND EXISTS ({_SEEN}) AND NOT EXISTS ({_SEEN} AND s.pipeline = f.pipeline) "
     f"AND (EXISTS ({_READY}) OR EXISTS ({_PARKED})) GROUP BY f.queue, f.pipeline ORDER BY f.queue, f.pipeline"
 )
+
+
+def _full(sql: Dialect) -> Steps[list[str]]:
+    """Gates whose room is all taken by jobs that other services work on."""
+    used = in_use((yield Query(REMOTE)))
+    return [row[0] for row in (yield Query(sql.GATES)) if row[1] is not None and used[row[0]] >= row[1]]
 
 
 class Serving(Reading):
@@ -66,8 +78,15 @@ class Serving(Reading):
             idle = sorted({queue for queue, *_ in flows} - served - set(queues))
             places = ", ".join(f"${n}" for n in range(4, 4 + len(idle)))
             may = _MAY_ENTER.format(ready=_READY_OF.format(queues=places) if idle else "")
+            full: list[str] | None = None  # gates, where a job waits at one
             for flow in ours:
-                if (yield Query(PARKED.format(may=may), (*flow, *idle))):
+                found = yield Query(PARKED.format(may=may), (*flow, *idle))
+                if found and is_gate(found[0][0]):
+                    full = (yield from _full(self.sql)) if full is None else full
+                    others = ", ".join(f"${n}" for n in range(4 + len(idle), 4 + len(idle) + len(full)))
+                    but = f"{may} AND p.limit_key NOT IN ({others})" if full else may
+                    found = yield Query(PARKED.format(may=but), (*flow, *idle, *full))
+                if found:
                     return True
             return False
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from perdure.core.clock import Clock, SystemClock
 from perdure.core.events import Events
+from perdure.core.limit_key import is_gate
 from perdure.core.model import Job
 from perdure.errors import InputInvalid, SchemaNewer, StoreBusy, StoreError, StoreUnavailable, Unstorable
 from perdure.store import entering, exchange, holding, indexing, migrate, rows, staging
@@ -458,6 +459,10 @@ class SqlStore(
 
     # --- settings of the whole store -------------------------------------------------------------
 
+    @property
+    def limited(self) -> frozenset[str]:
+        return self.flusher.limited
+
     async def limit(
         self, key: str, concurrency: int | None, rate_per_s: float | None, by: str = "", reason: str = ""
     ) -> None:
@@ -466,6 +471,9 @@ class SqlStore(
 
         def steps(counting: Counting) -> Steps[None]:
             now = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
+            # what is ready has not been let in by this limit
+            if not is_gate(key) and (concurrency or rate_per_s):
+                counting.parked((yield Query(self.sql.PARK_KEY, (key, concurrency, rate_per_s))))
             yield Query(self.sql.SLOT_SET, (key, concurrency, rate_per_s, now))
             yield from entering.fill(self.sql, [key], now, counting)
             bounds = f"concurrency {concurrency or 'any'}, rate {rate_per_s or 'any'}"

@@ -192,6 +192,18 @@ class SqliteDialect(Dialect):
     SLOTS = "SELECT key, concurrency, rate_per_s, credit, credit_ms, had FROM slot WHERE key = $1"
     PARKED = PARKED.format(jobs="job x", which=f"AND x.id IN (SELECT id {PARKED_FIRST}) ")
     UNPARK = "UPDATE job SET state = 'queued', vt = $3 WHERE org = $1 AND id = $2 AND state = 'parked'"
+    SLOTS_FREE = SLOTS
+    GUARD = Dialect.GUARD.format(joined="group_concat(key)")
+    GATE = (
+        "UPDATE job SET state = 'parked', limit_own = limit_key, limit_key = $3 WHERE org = $1 AND id = $2 "
+        "AND state = 'queued' RETURNING key, queue, lane, limit_own"
+    )
+    REGATE = "UPDATE job SET limit_key = $3 WHERE org = $1 AND id = $2 AND state = 'parked'"
+    UNGATE = (
+        "UPDATE job SET state = CASE WHEN limit_own IS NULL THEN 'queued' ELSE 'parked' END, limit_key = limit_own, "
+        "limit_own = NULL, vt = $3 WHERE org = $1 AND id = $2 AND state = 'parked' "
+        "RETURNING key, queue, lane, limit_key"
+    )
     CALL_ADD = _insert("retry_metrics", NEW_CALL, "")
     CALLS_FORGET = (
         "DELETE FROM retry_metrics WHERE rowid IN "
@@ -266,8 +278,8 @@ class SqliteDialect(Dialect):
         "AND suspect = $4 ORDER BY vt, priority DESC, id LIMIT $5"
     )
     _LOOK = (
-        "SELECT vt, -priority, id, org FROM job WHERE state = 'queued' AND queue = $1 AND lane = $2 AND pipeline = $3 "
-        "AND suspect = FALSE AND vt >= $4 ORDER BY vt, priority DESC, id LIMIT $5"
+        "SELECT vt, -priority, id, org, coalesce(home, lane) FROM job WHERE state = 'queued' AND queue = $1 "
+        "AND lane = $2 AND pipeline = $3 AND suspect = $6 AND vt >= $4 ORDER BY vt, priority DESC, id LIMIT $5"
     )
     _TAKE = (
         "UPDATE job SET state = 'running', token = $1, worker = $2, attempts = attempts + 1, claims = claims + 1, "
@@ -312,11 +324,13 @@ class SqliteDialect(Dialect):
         served = None if claim.pipelines is None else json.dumps(claim.pipelines)
         return (yield Query(self._FLOWS, (json.dumps(claim.queues), served)))
 
-    def look(self, claim: Claim, large: bool | None, since: Sequence[float], window: int) -> Steps[list[Row]]:
+    def look(
+        self, claim: Claim, large: bool | None, since: Sequence[float], window: int, suspect: bool = False
+    ) -> Steps[list[Row]]:
         seen: list[Row] = []
         for *flow, shift, is_large in (yield from self._flows(claim)):
             for n, turn in enumerate(since if large is None or large == is_large else ()):
-                for vt, *job in (yield Query(self._LOOK, (*flow, turn - shift, window))):
+                for vt, *job in (yield Query(self._LOOK, (*flow, turn - shift, window, suspect))):
                     seen.append((n, *flow, vt + shift if vt > 0 else vt, *job))
         return seen
 

@@ -248,9 +248,10 @@ class DirectoryBlobs:
         try:
             yield
         except OSError as error:
+            advice = "check PERDURE_BLOBS, its disk and its rights"
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
-                raise StoreUnavailable(f"blob directory {self.root}: {error.strerror}") from error
-            raise StoreError(f"blob directory {self.root}: {error}") from error
+                raise StoreUnavailable(f"blob directory {self.root}: {error.strerror}; {advice}") from error
+            raise StoreError(f"blob directory {self.root}: {error}; {advice}") from error
 
 
 def _sync(directory: Path) -> None:

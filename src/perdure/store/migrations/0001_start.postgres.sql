@@ -174,6 +174,7 @@ CREATE TABLE job (
   policy        text,
   fresh_from    text,
   limit_key     text COLLATE "C",
+  limit_own     text COLLATE "C",
   probe         text COLLATE "C",
   home          text COLLATE "C",
   home_vt       double precision,

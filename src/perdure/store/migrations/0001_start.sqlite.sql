@@ -167,6 +167,7 @@ CREATE TABLE job (
   policy        text,
   fresh_from    text,
   limit_key     text,
+  limit_own     text,
   probe         text,
   home          text,
   home_vt       real,
