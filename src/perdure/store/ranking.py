@@ -18,7 +18,8 @@ from perdure.core.words import Term
 WORDS = {"wordllama-l2-supercat-256": 0.9, "lexical-hashing-384": 0.9, "all-minilm-l6-v2": 0.82}
 WORDS_ELSE = 0.5
 #: Of a chunk that covers more of the words' weight than this, the words count for more, up to all.
-ENOUGH = 0.8
+ENOUGH = {"all-minilm-l6-v2": 0.6}
+ENOUGH_ELSE = 0.8
 #: Of a word that the chunk has in another form.
 FORM = 0.7
 #: What makes the score of its words.
@@ -102,7 +103,7 @@ def _pairs(wanted: Sequence[Wanted], joined: Sequence[Term]) -> list[tuple[str, 
 
 
 def fused(
-    fits: dict[int, Fit], cosines: dict[int, float], usual: float, least: float
+    fits: dict[int, Fit], cosines: dict[int, float], usual: float, least: float, enough: float = ENOUGH_ELSE
 ) -> list[tuple[int, float]]:
     """Numbers and scores, best first; words count for `usual`, and `least` is the cosine of the last of the nearest."""
     if not cosines:
@@ -110,7 +111,7 @@ def fused(
     best = max(cosines.values())
     if least >= best:  # there is but one
         least = 0.0 if best > 0 else best - 1.0
-    words = _share_of_words(fits.values(), usual)
+    words = _share_of_words(fits.values(), usual, enough)
     scores = {
         num: words * (fits[num].score if num in fits else 0.0)
         + (1 - words) * (max(0.0, 1 + (cosines[num] - least) / (best - least)) / 2 if num in cosines else 0.0)
@@ -125,14 +126,14 @@ def share(model: str, words: int) -> float:
     return usual if words > 1 else (1 + usual) / 2
 
 
-def _share_of_words(fits: Iterable[Fit], usual: float) -> float:
+def _share_of_words(fits: Iterable[Fit], usual: float, enough: float) -> float:
     """What words count for: more where a chunk has nearly all of several, some of them as they follow in the query."""
     covered = ordered = 0.0
     for one in fits:
         covered, ordered = max(covered, one.covered), max(ordered, one.ordered)
     if not covered:
         return 0.0
-    return usual + (1 - usual) * max(0.0, covered - ENOUGH) / (1 - ENOUGH) if ordered else usual
+    return usual + (1 - usual) * max(0.0, covered - enough) / (1 - enough) if ordered else usual
 
 
 def fits(model: str, one: Fit, cosine: float) -> bool:

@@ -21,7 +21,7 @@ from perdure.store import indexing
 from perdure.store.base import Query, Row, Steps
 from perdure.store.candidates import Candidates
 from perdure.store.near import Among, Near, Which
-from perdure.store.ranking import FEW, Measure, Wanted, fits, fused, share
+from perdure.store.ranking import ENOUGH, ENOUGH_ELSE, FEW, Measure, Wanted, fits, fused, share
 from perdure.store.rarity import Rarity
 from perdure.store.reading import Reading
 from perdure.store.records import ALL, Hit, Part
@@ -209,7 +209,9 @@ def _hits(
         others = [num for num, row in rows.items() if num not in cosines and row[VECTOR_AT] is not None]
         cosines |= zip(others, _cosines(vector[1], [rows[num][VECTOR_AT] for num in others]), strict=True)
     least = min((one.score for one in near), default=0.0)
-    ranked = fused(measured, cosines, share(vector[0], len(terms)) if vector else 1.0, least)
+    model = vector[0] if vector else ""
+    enough = ENOUGH.get(model, ENOUGH_ELSE)
+    ranked = fused(measured, cosines, share(model, len(terms)), least, enough)
     if vector is not None and terms and total >= FEW:
         good = (fits(vector[0], measured[num], cosines.get(num, 0.0)) for num, _ in ranked[:LIMIT_MAX])
         ranked = ranked if any(good) else []
