@@ -423,7 +423,7 @@ def test_the_only_pipeline_of_an_app_need_not_be_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_creates_no_store(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/new/perdure.db"
-    assert "there is no file" in refused(
+    assert "there is no such file" in refused(
         2, "file_missing", "add", "missing.pdf", "--store", store, cwd=tmp_path
     )
     ended = perdure("add", "missing.pdf", "gone.txt", "--store", store, cwd=tmp_path)

@@ -67,7 +67,10 @@ def test_an_unknown_log_level_is_answered_with_the_known_ones(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("variable", "value", "allowed"),
-    [("PERDURE_EMBEDDER", "foo", "auto, wordllama, hashing"), ("OPENAI_RETRY_MAX", "x", "a whole number")],
+    [
+        ("PERDURE_EMBEDDER", "foo", "auto, minilm, wordllama, hashing"),
+        ("OPENAI_RETRY_MAX", "x", "a whole number"),
+    ],
 )
 def test_an_invalid_setting_of_a_stage_is_refused_before_documents_are_taken(
     variable: str, value: str, allowed: str, tmp_path: Path

