@@ -34,7 +34,7 @@ VERBS = {
 #: What `look` and `see` read.
 READS = {
     "status", "attempts", "documents", "output", "rows", "dependencies", "kpis", "chunks", "search", "connections",
-    "why", "timeline", "overview", "groups", "dead", "inspect", "acts", "escalation", "summary", "limits", "limit_keys",
+    "why", "timeline", "overview", "groups", "dead", "inspect", "acts", "escalation", "summary", "limits",
     "standing", "readiness",
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from perdure.calls.dependency import DEPENDENCIES
 from perdure.core import outcome as rules
 from perdure.core import token
 from perdure.engine import execution, intake, keeper, memory, stuck
@@ -130,6 +131,8 @@ def _determined(world: World) -> Iterator[None]:
             (execution, "rooms", NO_ROOMS),
         ):
             patches.enter_context(mock.patch.object(where, name, instead))
+        # of services that this process happens to know from elsewhere nobody hears
+        patches.enter_context(mock.patch.dict(DEPENDENCIES, clear=True))
         yield
 
 

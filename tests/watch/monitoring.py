@@ -5,6 +5,7 @@ On Debian, as root, a missing package is installed; elsewhere a missing program 
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import subprocess
@@ -51,7 +52,8 @@ def until_ready(url: str, process: subprocess.Popen[bytes], patience_s: float = 
         try:
             fetched(url)
             return
-        except (OSError, urllib.error.URLError):
+        except (OSError, urllib.error.URLError, http.client.HTTPException):
+            # a port that nobody has yet may be connected to itself
             assert process.poll() is None, f"the server of {url} ended with status {process.poll()}"
             assert time.monotonic() < give_up_s, f"{url} did not answer within {patience_s} s"
             time.sleep(0.1)

@@ -136,12 +136,12 @@ class Acting(Desk):
     ) -> None:  # fmt: skip
         by, why = self._who(who), reason_kept(reason)
         _check_key(checked(key, "the key"))
-        if not new and key not in (known := await self.limit_keys(key)):
+        if not new and key not in (known := await self._limit_keys(key)):
             message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}"
             raise InputInvalid(message, code="limit_key_unknown")
         await self.store.limit(key, concurrency, rate_per_s, by, why)
 
-    async def limit_keys(self, key: str) -> list[str]:
+    async def _limit_keys(self, key: str) -> list[str]:
         """What a limit may be set for, of the kind of `key`: organisations, dependencies, or keys of pipelines."""
         if key.startswith(ORG):
             return [ORG + org for org in await self.store.orgs()]
