@@ -101,9 +101,9 @@ def test_large_texts_are_cut_in_a_process_of_their_own(large: bool, monkeypatch:
 def _noting(ran: list[int]) -> object:
     cut = cutting.chunks
 
-    def noted(*given: object) -> list[Chunk]:
+    def noted(*given: object, **more: object) -> list[Chunk]:
         ran.append(os.getpid())
-        return cut(*given)  # type: ignore[arg-type]
+        return cut(*given, **more)  # type: ignore[arg-type]
 
     return noted
 

@@ -4,6 +4,7 @@ spans."""
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import subprocess
 import time
@@ -55,7 +56,8 @@ class Worked:
         return bool(attempts) and attempts[-1].attributes["perdure.outcome"] in ("done", "dead")
 
     def value(self, name: str, **labels: str) -> float:
-        return samples(fetched(self.metrics))[name, frozenset(labels.items())]
+        """NaN, which equals nothing, where there is no such sample yet."""
+        return samples(fetched(self.metrics)).get((name, frozenset(labels.items())), math.nan)
 
 
 def samples(text: str) -> Samples:
