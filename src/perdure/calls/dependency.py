@@ -188,7 +188,7 @@ class Dependency:
         return self.others[0] + more[0], self.others[1] + more[1]
 
     def chance(self, tries: int, calls: int = 1) -> float:
-        """How likely it is that all of so many requests of any of these calls fail by chance, as others fared of late;
+        """How likely all requests of one of these calls fail by chance, given how others fared of late;
         1 where nobody else was answered, because the service may be away."""
         good, bad = self.fared
         if not good:

@@ -63,7 +63,7 @@ class Home:
         self.cells -= 1
 
     def pack(self, slots: int = 1) -> list[list[Any]]:
-        """All that has a name here; each cell has its part of this worker's rate, which has so many slots."""
+        """All dependencies by name; each cell gets its part of the rate of this worker, by the number of slots."""
         self.cells += 1
         now_s = TIMING.clock()
         part = self._part(slots, now_s)

@@ -32,7 +32,7 @@ class Inside(Run):
         return self._refused(self._shed(now_s, 0.0))
 
     def failed(self, error: Exception, now_s: float, scope: Scope) -> Instead | None:
-        """Whoever is outside decides, unless we can do without, or must not be repeated."""
+        """The outer call decides, unless this one is best-effort or must not be repeated."""
         policy, verdict = self.policy, self.policy.classify(error)
         self.tries += 1
         if not scope.nested:

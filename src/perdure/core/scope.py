@@ -56,7 +56,7 @@ class Messenger(Protocol):
     """Brings what a part of the program knows to a cell, and what it learned there, before the cell ends, home."""
 
     def pack(self, slots: int = 1) -> object:
-        """In the worker, which has so many slots: what a cell should know, as plain values."""
+        """In a worker with this number of slots: the facts that a cell should know, as plain values."""
 
     def over(self) -> None:
         """In the worker: a cell for which something was packed has ended."""

@@ -104,11 +104,14 @@ class SqlStore(
             driver, self._register_client, self.clock.now_ms, tell=lambda event: self.events.publish(event)
         )
 
-    async def _flusher_for(self, save: Save | None) -> Flusher:
-        """Who writes it, so that nobody else waits for the chunks of a large document."""
-        chunks = 0 if save is None or save.chunks is None else len(save.chunks.chunks)
-        if save is None or chunks < indexing.LARGE_CHUNKS:
-            return self.flusher
+    async def _submit(self, op: Save | Settle, save: Save | None) -> bool:
+        """Write it, so that nobody else waits for the chunks of a large document."""
+        if save is None or save.chunks is None or len(save.chunks.chunks) < indexing.LARGE_CHUNKS:
+            return bool(await self.flusher.submit(op))
+        return bool(await (await self._flusher_for(save)).submit(op))
+
+    async def _flusher_for(self, save: Save) -> Flusher:
+        """Who writes the save of a large document."""
         if self.sql.CHUNK_ADD_STAGED is not None:
             await staging.stage(self, save)
             return self.flusher
@@ -277,13 +280,13 @@ class SqlStore(
         return found
 
     async def save(self, save: Save) -> bool:
-        kept = bool(await (await self._flusher_for(save)).submit(save))
+        kept = await self._submit(save, save)
         if save.documents or save.jobs:
             self.wake_soon()
         return kept
 
     async def settle(self, settle: Settle) -> bool:
-        return bool(await (await self._flusher_for(settle.save)).submit(settle))
+        return await self._submit(settle, settle.save)
 
     async def beat(self, beat: Beat) -> set[tuple[int, int]]:
         name, queues = self._registered.get(beat.worker, ("", ""))
