@@ -35,7 +35,7 @@ SHOWS_IN = {
     "credit_is_never_spent": 43, "lost_reply_taken_for_a_failure": 40, "retention_looks_once": 214,
     "exists_under_an_id_that_is_purged": 29, "one_queue_for_all_organisations": 29,
     "held_stages_run_in_new_workers": 24, "select_then_update_claim": 22,
-    "released_documents_keep_their_old_turns": 19, "children_by_another_name": 18, "superseded_chunks_stay": 18,
+    "released_documents_keep_their_old_turns": 244, "children_by_another_name": 18, "superseded_chunks_stay": 18,
     "claims_what_it_does_not_have": 16, "late_follow_ups_connect": 15, "limits_let_everybody_in": 13,
     "doubt_taken_for_success": 9, "earlier_acts_pass_for_this_one": 9, "stopped_passes_for_done": 9,
     "stopping_breaks": 9, "leases_taken_from_the_living": 8, "renamed_stages_stay_degraded": 8,
