@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from perdure.core.outcome import describe, telling
-from perdure.engine.cell import BEHIND
+from perdure.engine.behind import BEHIND
 from perdure.engine.isolate import (
     CellCrashed,
     CellOverdue,

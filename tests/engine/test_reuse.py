@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import os
+import platform
+import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -15,7 +19,7 @@ import pytest
 
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
-from perdure.engine.cell import BEHIND
+from perdure.engine.behind import ATTRIBUTES, BEHIND, LONG_TURN_NS, SCHED_SETATTR
 from perdure.engine.host import REST_S
 from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery, RemoteError
 from perdure.errors import PipelineInvalid
@@ -23,6 +27,7 @@ from tests.engine import cells
 
 LIMITS = Limits(1 << 30, None, 20, 20)
 HERE = "tests.engine.test_reuse"
+LINUX = tuple(int(n) for n in re.findall(r"\d+", platform.release())[:2]) if sys.platform == "linux" else (0,)
 
 
 def pid(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
@@ -56,6 +61,17 @@ def leaves_an_orphan(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
         os._exit(0)
     os.wait()
     return str(os.getpid()).encode()
+
+
+def standing(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
+    """Its pid, its niceness and the length of its turns."""
+    told = ctypes.create_string_buffer(ATTRIBUTES.size)
+    turn_ns = 0
+    if platform.machine() in SCHED_SETATTR:
+        getattr_ = SCHED_SETATTR[platform.machine()] + 1
+        assert ctypes.CDLL(None).syscall(getattr_, 0, told, ATTRIBUTES.size, 0) == 0
+        turn_ns = ATTRIBUTES.unpack(told.raw)[5]
+    return f"{os.getpid()} {os.getpriority(os.PRIO_PROCESS, 0)} {turn_ns}".encode()
 
 
 def takes_long(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
@@ -124,6 +140,20 @@ async def test_after_an_error_it_serves_no_other(nursery: Nursery) -> None:
 async def test_one_that_takes_long_stands_behind_others_and_serves_no_more(nursery: Nursery) -> None:
     first = await run(nursery, takes_long)
     assert await run(nursery, pid) != first
+
+
+@in_nursery
+async def test_one_with_a_heavy_document_stands_behind_others_from_its_start_and_serves_more(
+    nursery: Nursery,
+) -> None:
+    usual, heavy = [
+        (await run(nursery, standing, limits=Limits(behind=behind))).split() for behind in (False, True)
+    ]
+    assert int(heavy[1]) == min(19, int(usual[1]) + BEHIND)
+    if platform.machine() in SCHED_SETATTR and LINUX >= (6, 12):
+        assert int(usual[2]) < int(heavy[2]) == LONG_TURN_NS
+    again = (await run(nursery, standing, limits=Limits(behind=True))).split()
+    assert again == heavy
 
 
 @in_nursery

@@ -8,13 +8,13 @@ import json
 import os
 import pkgutil
 import time
+from collections.abc import Callable
 
 import pytest
 
 from perdure import Pipeline, pipelines
-from perdure.core.chunk import Chunk
 from perdure.engine.pipeline import AnyStage
-from perdure.pipelines import bounds
+from perdure.pipelines import bounds, indexing
 from perdure.pipelines import chunk as cutting
 from perdure.pipelines.document import documents
 from perdure.testing import drain, trial
@@ -22,13 +22,7 @@ from perdure.testing import drain, trial
 #: Stages that run in the worker's own process, and what bounds their work there. The watch over the loop covers all.
 IN_PROCESS = {
     "document.fetch": "waits for a host; bytes and time of the answer are bounded, and nothing is parsed",
-    "document.embed": "64 passages of 1,200 characters at a time, each batch saved",
-    "document.index": "puts lists side by side",
-    "mail-message.embed": "as document.embed",
-    "mail-message.index": "as document.index",
     "mail-thread.chunk": "cuts a summary of a few thousand characters",
-    "mail-thread.embed": "as document.embed",
-    "mail-thread.index": "as document.index",
     "mail.close": "adds up numbers",
     "image.complete": "looks at the outcomes of jobs",
     "generate-metadata.describe": "waits for a service of ours; its answer is bounded",
@@ -86,24 +80,27 @@ def test_what_is_embedded_at_a_time_is_bounded() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("large", [False, True])
-def test_large_texts_are_cut_in_a_process_of_their_own(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_texts_are_cut_embedded_and_indexed_in_a_process_of_their_own(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PERDURE_EMBEDDER", "hashing")
     words = "a word or two. " * (20_000 if large else 20)
     ran: list[int] = []
-    monkeypatch.setattr(cutting, "chunks", _noting(ran))
+    for module, name in ((cutting, "chunks"), (indexing, "embedder"), (indexing, "with_vectors")):
+        monkeypatch.setattr(module, name, _noting(ran, getattr(module, name)))
     with trial(documents, cells=True) as app:
         id_ = app.add(text=words, pipeline=documents).id
         assert drain(app).done == 1
         assert app.status(id_).state == "done"
-    assert ran == ([] if large else [os.getpid()])
+        assert len(app.chunks(id_)) == app.output(id_, "index")
+    # the name of its model is asked for here, too
+    assert ran == [os.getpid()] * (1 if large else 4)
 
 
-def _noting(ran: list[int]) -> object:
-    cut = cutting.chunks
-
-    def noted(*given: object, **more: object) -> list[Chunk]:
+def _noting(ran: list[int], function: Callable[..., object]) -> object:
+    def noted(*given: object, **more: object) -> object:
         ran.append(os.getpid())
-        return cut(*given, **more)  # type: ignore[arg-type]
+        return function(*given, **more)
 
     return noted
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from perdure.api.refused import ERRORS_MAX, Invalid, Refused
 
@@ -28,6 +29,9 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _STRING, _OPEN, _CLOSE, _WORD, _BROKEN = range(1, 6)
+#: Characters that numbers consist of, all made alike: a number that is too long is then found by its length.
+_NUMBERS = str.maketrans(dict.fromkeys("0123456789.+-eE", "0"))
+_LONG_NUMBER = "0" * (NUMBER_CHARS_MAX + 1)
 M = TypeVar("M", bound=BaseModel)
 ITEMS_MAX = 1000  # of a list of models; longer ones are refused by their length
 
@@ -48,8 +52,13 @@ def read(body: bytes | str | Path, values_max: int) -> Any:
     """Parse a JSON text, which may be in a file. Raises: Refused."""
     try:
         text = body if isinstance(body, str) else _decoded(body)
-        _look_through(text, values_max)
-        return json.loads(text)
+        if not _is_within(text, values_max):
+            _look_through(text, values_max)
+        try:
+            return json.loads(text)
+        except ValueError:
+            _look_through(text, values_max)  # which may know better what is wrong
+            raise
     except (ValueError, RecursionError) as error:
         raise Refused(422, "request_invalid", f"the body is not JSON: {error}") from None
 
@@ -57,6 +66,19 @@ def read(body: bytes | str | Path, values_max: int) -> Any:
 def _decoded(body: bytes | Path) -> str:
     raw = body.read_bytes() if isinstance(body, Path) else body
     return raw.decode(json.detect_encoding(raw), "surrogatepass")
+
+
+def _is_within(text: str, values_max: int) -> bool:
+    """Whether a quick look tells that it is within the limits: what it counts is never too little."""
+    if marks(text) + 2 > values_max or _LONG_NUMBER in text.translate(_NUMBERS):
+        return False
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
+        return True
+    try:
+        from_json(f"[{text}]")  # refuses what is nested deeper than 201 levels
+    except ValueError:
+        return False
+    return True
 
 
 def _look_through(text: str, values_max: int) -> None:

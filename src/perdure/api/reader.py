@@ -15,10 +15,10 @@ import traceback
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from perdure.engine.behind import stand_behind
 from perdure.engine.memory import give_back_if_grown
 from perdure.errors import PerdureError
 
-BEHIND = 5  # levels of niceness that it stands behind its server
 HEAD_BYTES = 8
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else may be printed there
-    os.nice(BEHIND)
+    stand_behind()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")
     gc.disable()  # JSON has no cycles, and looking for them takes as long as reading it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,10 @@ def serve(
     """Run the HTTP API with a worker beside it. SIGTERM stops both gently."""
     import asyncio
 
+    from perdure.engine.share import share_interpreter, share_processors
+
+    share_processors(os.environ)  # before numpy is loaded
+    share_interpreter()
     from perdure.api.serve import Serving, check
     from perdure.api.serve import serve as run
     from perdure.cli.target import load_app

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure.engine import rooms, verdict
-from perdure.engine.cell import BEHIND, DOCUMENT, TEMPORARY
+from perdure.engine.behind import stand_behind
+from perdure.engine.cell import DOCUMENT, TEMPORARY
 from perdure.engine.crossing import (
     ANSWER,
     ASK,
@@ -119,7 +120,7 @@ class Call:
         self.seen: dict[int, str] = {}
         self.weighing: asyncio.Task[None] | None = None
         self.furnished = False  # all that it needs is there: it has to be ready soon
-        self.behind = False  # it took long, and lets others go first
+        self.behind = limits.behind  # it lets others go first
         self.served = 0  # calls before this one
         self.rested: float | None = None  # since when it waits for another
         self.accepted: Any = None  # what its answer was accepted as
@@ -134,7 +135,7 @@ class Call:
         )
         if self.doomed or self.ended.done() or self.limits.cpu_s is not None or not (clean and small):
             return False
-        if self.behind:  # no process can take its niceness back
+        if self.behind and not self.limits.behind:  # no process can take its niceness back
             return False
         self._weigh_no_more()
         self.served += 1
@@ -172,6 +173,8 @@ class Call:
         try:
             if not self.served:
                 await self._greet()
+                if self.behind:
+                    stand_behind(self.pid)
             if started is not None:
                 started(self.pid)
             self.began = self.heard = time.monotonic()
@@ -243,10 +246,8 @@ class Call:
             self.kill(cause)
         elif now - self.began > LONG_S and not self.behind:
             self.behind = True
-            with suppress(
-                OSError
-            ):  # for all that it started: cells of others are to have the processor first
-                os.setpriority(os.PRIO_PGRP, self.pid, os.getpriority(os.PRIO_PROCESS, self.pid) + BEHIND)
+            for pid in self.seen:  # all that it started: cells of others are to have the processor first
+                stand_behind(pid)
 
     def _weigh_soon(self, pids: Collection[int]) -> None:
         """Forked processes share memory with their parent, which was counted for each: look closely, in a thread."""

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from perdure.engine.address import load_module
+from perdure.engine.behind import BEHIND
 from perdure.engine.crossing import (
     ASK,
     BODY_MAX,
@@ -30,7 +31,6 @@ from perdure.engine.crossing import (
     send,
 )
 
-BEHIND = 5  # levels of niceness that a cell stands behind its worker, and one that takes long behind others
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 

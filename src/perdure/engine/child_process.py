@@ -30,6 +30,7 @@ from typing import Any
 
 from perdure.engine.cell import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from perdure.engine.nursery import PR_SET_CHILD_SUBREAPER, children
+from perdure.engine.share import share_processors
 from perdure.engine.slate import Slate
 
 LOOK_S = 0.02  # no event reports a child that another may reap
@@ -64,7 +65,7 @@ class Child:
                     sys.executable, "-m", "perdure.cli.child", target, *map(str, fds), json.dumps(options),
                 ],
                 pass_fds=(*fds, *inherited),
-                env={**os.environ, MARK: mark},
+                env=share_processors({**os.environ, MARK: mark}),
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which tells the child
             )  # fmt: skip
         finally:

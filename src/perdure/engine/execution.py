@@ -47,6 +47,7 @@ PAUSES_MAX = 3
 ABANDON_S = 1.0
 TOLD_FREELY, TOLD_PAUSE_S = 100, 0.002
 READ_HERE = 32 << 10  # bytes of a message; to check more takes long enough for a thread
+HEAVY_BYTES = 256 << 10  # of a document and what a stage reads of earlier ones: others go before its process
 
 T = TypeVar("T")
 
@@ -228,7 +229,8 @@ class Execution:
             known, str(room) if room else None, None if settings is None else settings_for_cell(settings, passed),
             trusted, list(self.runner.pipelines) if trusted else [],
         )  # fmt: skip
-        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall)
+        heavy = journey.document.size + sum(map(len, self.raws.values())) >= HEAVY_BYTES
+        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall, behind=heavy)
         # one in a sandbox cannot import another stage's module
         whose = self.job.org if box is None else f"{self.job.org} {stage.target}"
         try:

@@ -68,6 +68,7 @@ from perdure.errors import (
 from perdure.settings import current, using
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.indexing import is_large
 from perdure.store.metering import traceparent_in
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
@@ -336,7 +337,10 @@ class Runner:
         )  # fmt: skip
         if following is None:
             await self._check_kept(journey, [*journey.outputs, output])
-            journey.leave(journey)
+            if not is_large(
+                save
+            ):  # one whose chunks take long to write is work in hand until they are written
+                journey.leave(journey)
             kept = await self.store.settle(journey.settle(Done(), save))
         else:
             asked_ms = monotonic_ms()

@@ -45,7 +45,8 @@ class StageOptions(TypedDict, total=False):
     timeout: float | None  # seconds one run may take
     stall: float | None  # seconds it may show no progress
     isolate: bool  # in a process of its own that can be killed
-    isolate_from: int | None  # there if what it reads of earlier stages has at least this many bytes
+    # there if what it reads of earlier stages has at least this many bytes
+    isolate_from: int | Callable[[], int | None] | None
     sandbox: bool  # which can reach no network and no file but its own
     statements: Iterable[str]  # that such a process may give in Result(sql=...)
     memory_mb: int  # of that process
@@ -86,6 +87,7 @@ class Stage(Generic[P, R]):
 
     needs: Option[tuple[str, ...]] = Option()
     attempts: Option[int | None] = Option()
+    isolate_from: Option[int | None] = Option()
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Stage(Generic[P, R]):
         timeout: float | None = None,
         stall: float | None = None,
         isolate: bool = False,
-        isolate_from: int | None = None,
+        isolate_from: int | Callable[[], int | None] | None = None,
         sandbox: bool = False,
         statements: Iterable[str] = (),
         memory_mb: int = 2048,
@@ -121,6 +123,7 @@ class Stage(Generic[P, R]):
         self.version, self.was = version, was
         self.timeout, self.stall = timeout, stall  # as it says itself; see `limits`
         self.isolate, self.isolate_from = isolate, isolate_from
+        self.wants_cells = isolate or isolate_from is not None  # for some of its runs
         self.sandbox = sandbox
         self.statements = frozenset([statements] if isinstance(statements, str) else statements)
         self.memory_mb, self.cpu_s = memory_mb, cpu_s
@@ -171,11 +174,6 @@ class Stage(Generic[P, R]):
     def lane(self) -> str:
         """Where its jobs stand; no document is held for a stage that has a fallback."""
         return lane_of(self.needs, soft=self.substitute is not None)
-
-    @property
-    def wants_cells(self) -> bool:
-        """Whether some of its runs are to be in a process of their own."""
-        return self.isolate or self.isolate_from is not None
 
     @property
     def target(self) -> str:

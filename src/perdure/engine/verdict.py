@@ -67,6 +67,7 @@ class Limits:
     stall_s: float | None = None
     file_bytes: int | None = None
     processes: int | None = 256
+    behind: bool = False  # other processes go first, from its start
 
 
 @frozen

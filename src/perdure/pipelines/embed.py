@@ -33,7 +33,8 @@ from perdure.pipelines import minilm
 from perdure.settings import OPENAI, Settings, current
 
 log = logging.getLogger("perdure.embed")
-BATCH = 64
+BATCH = 64  # texts that are asked for, and saved, at a time where they cost money or take long
+BATCH_QUICK = 4_096  # where they take less than half a second
 KNOWN_MAX = 100_000  # words whose tokens are kept, and how long they are at most
 KNOWN_CHARS = 40
 
@@ -54,6 +55,7 @@ class Embedder(Protocol):
 
     name: str
     dimensions: int  # 0: not known before the first answer
+    batch: int  # texts whose vectors are saved at a time
 
     def embed(self, texts: Sequence[str]) -> list[bytes]: ...
     async def aembed(self, texts: Sequence[str]) -> list[bytes]: ...
@@ -65,6 +67,7 @@ class Hashing:
     def __init__(self, dimensions: int = 384) -> None:
         self.name = f"lexical-hashing-{dimensions}"
         self.dimensions = dimensions
+        self.batch = BATCH_QUICK
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         return [self._vector(text) for text in texts]
@@ -100,6 +103,7 @@ class WordLlama:
         model = wordllama.WordLlama.load(cache_dir=here, disable_download=True)
         self.name = "wordllama-l2-supercat-256"
         self.dimensions = 256
+        self.batch = BATCH_QUICK
         self._weights = model.embedding
         self._tokenizer = model.tokenizer
         self._tokenizer.no_padding()
@@ -148,6 +152,7 @@ class Endpoint:
     def __init__(self, url: str, model: str, dimensions: int | None = None, key: str | None = None) -> None:
         self.name = model if dimensions is None else f"{model}-{dimensions}"
         self.dimensions = dimensions or 0
+        self.batch = BATCH
         self._url = f"{url.rstrip('/')}/embeddings"
         self._ask: dict[str, Any] = {"model": model, "encoding_format": "float"}
         if dimensions is not None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from perdure import Context, Document, Pipeline, Result, batched
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
-from perdure.pipelines.bounds import EMBED_S, EMBED_STALL_S, STAGE_S
+from perdure.pipelines.bounds import CELL_BYTES, CHUNK_MB, EMBED_S, EMBED_STALL_S, STAGE_S
 from perdure.pipelines.connect import asked, detect_connections
 from perdure.pipelines.embed import embedder, services, with_vectors
 
-BATCH = 64  # chunks that are embedded and saved at a time
+#: Documents of an organisation that a process embeds or indexes: to load a model takes half a second.
+REUSE = 25
 
 
 @frozen
@@ -37,10 +38,10 @@ async def embed(chunk: list[Chunk], ctx: Context) -> Embedded:
     async def ask(batch: Sequence[Chunk]) -> list[bytes]:
         return await model.aembed([one.read for one in batch])
 
-    if len(chunk) <= BATCH:  # what there is to lose is saved with the stage
+    if len(chunk) <= model.batch:  # what there is to lose is saved with the stage
         return Embedded(model.name, await ask(chunk))
     vectors: list[bytes] = []
-    async for found in ctx.aitems(batched(chunk, BATCH), run=ask):
+    async for found in ctx.aitems(batched(chunk, model.batch), run=ask):
         vectors += found
     return Embedded(model.name, vectors)
 
@@ -58,11 +59,19 @@ def all_embedded(chunk: list[Chunk], embed: Embedded, index: int) -> bool:
     return len(chunk) == len(embed.vectors) == index
 
 
+def embedded_in_cells() -> int | None:
+    """From which size on a cell embeds; a service is asked from the worker, where the fleet's calls are controlled."""
+    return None if services() else CELL_BYTES
+
+
 def index_chunks(pipeline: Pipeline, *, attempts: Callable[[], int] | None = None) -> None:
     """Add the stages `embed` and `index` after a stage `chunk`; `attempts` of theirs, if not the pipeline's."""
     pipeline.stage(
-        model=lambda: embedder().name, needs=services, attempts=attempts, timeout=EMBED_S, stall=EMBED_STALL_S
-    )(embed)
-    pipeline.stage(attempts=attempts, timeout=STAGE_S)(index).ensure(all_embedded)
+        model=lambda: embedder().name, needs=services, attempts=attempts, timeout=EMBED_S, stall=EMBED_STALL_S,
+        isolate_from=embedded_in_cells, memory_mb=CHUNK_MB, reuse=REUSE,
+    )(embed)  # fmt: skip
+    pipeline.stage(
+        attempts=attempts, timeout=STAGE_S, isolate_from=CELL_BYTES, memory_mb=CHUNK_MB, reuse=REUSE
+    )(index).ensure(all_embedded)
     if detect_connections not in pipeline.then:
         pipeline.then += (detect_connections,)

@@ -61,6 +61,7 @@ class MiniLM:
 
     name = "all-minilm-l6-v2"
     dimensions = 384
+    batch = 64  # some seconds
 
     def __init__(self, directory: Path, files: dict[str, str] | None = None) -> None:
         """Load the files. Raises: SettingInvalid if they are not the model's."""

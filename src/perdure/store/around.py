@@ -39,12 +39,14 @@ LOST = (
     "WHERE n.org = $1 AND n.other_document_id = $2 AND NOT EXISTS (SELECT 1 FROM chunk o "
     "WHERE o.org = n.org AND o.document_id = $2 AND o.id = n.other_id AND o.model = n.model)"
 )
-#: The worst score in a list that is full; what leads nowhere does not count.
+#: The worst score in a list, None unless it is full; what leads nowhere does not count. Looked up chunk by chunk: a
+#: server without statistics would join whole tables.
 WORST = Each(
-    "SELECT r.num, min(n.score) FROM {r} CROSS JOIN chunk c CROSS JOIN connection n CROSS JOIN chunk o "
+    "SELECT r.num, (SELECT CASE WHEN count(*) >= $2 THEN min(n.score) END "
+    "FROM chunk c CROSS JOIN connection n CROSS JOIN chunk o "
     "WHERE c.num = r.num AND n.org = $1 AND n.document_id = c.document_id AND n.chunk_id = c.id "
     "AND n.model = c.model AND o.org = $1 AND o.document_id = n.other_document_id AND o.id = n.other_id "
-    "AND o.model = n.model GROUP BY r.num HAVING count(*) >= $2",
+    "AND o.model = n.model) FROM {r}",
     2,
     num="bigint",
 )
@@ -173,7 +175,8 @@ class Look:
     async def _learn_worst(self, nums: set[int]) -> None:
         new = nums - self._worst.keys()
         self._worst |= dict.fromkeys(new, -math.inf)
-        self._worst |= dict(await self._read(WORST, (self._org, self._each), new))
+        found = await self._read(WORST, (self._org, self._each), new)
+        self._worst |= {num: worst for num, worst in found if worst is not None}
 
     async def _places(self, model: str, nums: set[int]) -> dict[int, tuple[Place, bytes]]:
         found = await self._read(PLACES, (self._org, model), nums)

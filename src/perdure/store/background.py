@@ -1,35 +1,47 @@
-"""A thread for long computations that nobody waits for: one at a time in a process, and at rest half of the time.
+"""Long work of one document that nobody waits for gives way to the work of all others: it rests in between.
 
-Threads of Python take turns at the interpreter, so a long computation slows all others down, however they are ranked
-by the system: a thread of low priority would keep the others waiting even longer. So it stops in between.
+Threads of Python take turns at the interpreter, and SQLite has one writer at a time, so long work slows all others down
+however the system ranks it: a thread of low priority would keep the others waiting even longer. So long work is done in
+pieces, one at a time in a process, and after each piece there is time for others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 #: Seconds of rest for each second of work.
-REST = 1.0
+REST = 4.0
+
+
+class Background:
+    """The turns of all long work on one store in this process."""
+
+    def __init__(self) -> None:
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def piece(self) -> AsyncIterator[None]:
+        """A piece of long work: after the pieces of others that wait for their turn, and with a rest after it."""
+        async with self._alone:
+            now_s = asyncio.get_running_loop().time
+            began_s = now_s()
+            yield
+            await asyncio.sleep(REST * (now_s() - began_s))
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it in that thread, after whatever others want there, and rest as long as it took."""
-
-    def run() -> tuple[T, float]:
-        began_s = time.thread_time()
-        return function(*args, **kwargs), time.thread_time() - began_s
-
-    answer, worked_s = await asyncio.get_running_loop().run_in_executor(_thread(os.getpid()), run)
-    await asyncio.sleep(REST * worked_s)
-    return answer
+    """Call it in a thread that does one such thing at a time."""
+    return await asyncio.get_running_loop().run_in_executor(
+        _thread(os.getpid()), lambda: function(*args, **kwargs)
+    )
 
 
 @cache

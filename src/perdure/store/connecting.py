@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ LISTED = Each(
 class Connecting(Searching):
     """See `perdure.store.base.Store` for what each verb promises."""
 
-    _write: Callable[[Callable[[], Steps[Any]]], Any]
+    _write: Callable[..., Any]
 
     async def connect(
         self, org: str, document_id: str, *, threshold: float = THRESHOLD, each: int = EACH
@@ -77,18 +78,20 @@ class Connecting(Searching):
     async def _connect(self, org: str, document_id: str, threshold: float, each: int) -> int:
         """Piece by piece, each in a transaction of its own: nobody waits for the rows of a large document."""
         ours, count = await self._rows(self.sql.CHUNKS_EMBEDDED, org, document_id), 0
+        long = len(ours) > PIECE
         for n in range(0, len(ours), PIECE):
-            look = Look(self, org, threshold, each)
-            around = await look.around(document_id, ours[n : n + PIECE])
-            await self._keep(org, document_id, around, each)
+            async with self.background.piece() if long else nullcontext():
+                around = await Look(self, org, threshold, each).around(document_id, ours[n : n + PIECE])
+                await self._keep(org, document_id, around, each, long)
             count += sum(len(near) for of, near in around.lists.items() if of[0] == document_id)
-        await self._keep(org, document_id, await Look(self, org, threshold, each).lost(document_id), each)
+        lost = await Look(self, org, threshold, each).lost(document_id)
+        await self._keep(org, document_id, lost, each, long)
         return count
 
-    async def _keep(self, org: str, document_id: str, around: Around, each: int) -> None:
+    async def _keep(self, org: str, document_id: str, around: Around, each: int, long: bool) -> None:
         """Raises: Moved if something that they tell of is gone."""
         for part in around.parts(PIECE):
-            if not await self._write(partial(self._put, org, document_id, part, each)):
+            if not await self._write(partial(self._put, org, document_id, part, each), aside=long):
                 raise Moved
 
     def _put(self, org: str, document_id: str, around: Around, each: int) -> Steps[bool]:
@@ -111,9 +114,9 @@ class Connecting(Searching):
             new = best(known | near, each)
             come += [(org, *of, *place, *told) for place, told in new.items() if known.get(place) != told]
             gone += [(org, *of, *place) for place in known if place not in new]
-        # others may have come to lead nowhere since, or lead to what is there again
-        lost = around.lost & {row[:3] for row in (yield Query(LOST, (org, document_id)))}
-        gone += [(org, here, chunk, document_id, other) for here, chunk, other in lost]
+        if around.lost:  # others may have come to lead nowhere since, or lead to what is there again
+            lost = around.lost & {row[:3] for row in (yield Query(LOST, (org, document_id)))}
+            gone += [(org, here, chunk, document_id, other) for here, chunk, other in lost]
         yield from sliced(self.sql.CONNECTION_DROP, sorted(gone))
         yield from sliced(self.sql.CONNECTION_ADD, come)
         return True

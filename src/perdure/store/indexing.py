@@ -23,6 +23,11 @@ SLICE = 500
 LARGE_CHUNKS = 500
 
 
+def is_large(save: Save) -> bool:
+    """Whether others do not wait until its chunks are written."""
+    return save.chunks is not None and len(save.chunks.chunks) >= LARGE_CHUNKS
+
+
 def index(sql: Dialect, saves: Sequence[Save], now_ms: int) -> Steps[int]:
     """Write the chunks and connections of accepted saves; how many chunks they superseded."""
     superseded = 0

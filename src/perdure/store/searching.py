@@ -18,6 +18,7 @@ from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.words import Asked, asked, snippet, words
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
+from perdure.store.background import Background
 from perdure.store.base import Query, Row, Steps
 from perdure.store.candidates import Candidates
 from perdure.store.near import Among, Near, Which
@@ -53,6 +54,10 @@ class Searching(Reading):
     vectors_by: str = (
         "numpy"  # who searches vectors: this process, `pgvector`, or `auto`: the server where it can
     )
+
+    @cached_property
+    def background(self) -> Background:
+        return Background()
 
     @cached_property
     def rarity(self) -> Rarity:

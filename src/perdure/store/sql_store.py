@@ -106,7 +106,7 @@ class SqlStore(
 
     async def _submit(self, op: Save | Settle, save: Save | None) -> bool:
         """Write it, so that nobody else waits for the chunks of a large document."""
-        if save is None or save.chunks is None or len(save.chunks.chunks) < indexing.LARGE_CHUNKS:
+        if save is None or not indexing.is_large(save):
             return bool(await self.flusher.submit(op))
         return bool(await (await self._flusher_for(save)).submit(op))
 
@@ -503,11 +503,13 @@ class SqlStore(
 
     # --- plumbing --------------------------------------------------------------------------------
 
-    async def _write(self, steps: Callable[[], Steps[T]]) -> T:
-        """A transaction of its own, past the flusher; tried again while the store is busy."""
+    async def _write(self, steps: Callable[[], Steps[T]], aside: bool = False) -> T:
+        """A transaction of its own, past the flusher; tried again while the store is busy. `aside`: part of long work,
+        and others are written meanwhile where the database can do that."""
+        write = self.driver.write_aside if aside else self.driver.write
         for wait_s in (*RETRY_S, None):
             try:
-                return await self.driver.write(self.flusher.checked(steps))
+                return await write(self.flusher.checked(steps))
             except StoreBusy:
                 if wait_s is None:
                     raise

@@ -19,7 +19,7 @@ from perdure.store.operations import NewChunk, Save
 if TYPE_CHECKING:
     from perdure.store.sql_store import SqlStore
 
-SLICE = 100  # chunks of a transaction
+SLICE = 50  # chunks of a transaction
 OLD_MS = 86_400_000
 COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
 KNOWN = (
@@ -55,7 +55,8 @@ async def stage(store: SqlStore, save: Save) -> None:
     new = [one for one in save.chunks.chunks if one.chunk.id not in known]
     now_ms = await store.now_ms()
     for n in range(0, len(new), SLICE):
-        await store._write(partial(_some, (*which, words, now_ms), new[n : n + SLICE]))
+        async with store.background.piece():
+            await store._write(partial(_some, (*which, words, now_ms), new[n : n + SLICE]))
 
 
 def _some(common: Row, new: Sequence[NewChunk]) -> Steps[None]:

@@ -38,6 +38,7 @@ LINGER_S = float(os.environ.get(LINGER_VARIABLE, "0"))
 
 running: ContextVar[Run] = ContextVar("running")
 batches: ContextVar[dict[str, int]] = ContextVar("batches")
+EMBEDDED = int(os.environ.get(BATCH_VARIABLE, BATCH))
 
 
 def listen(stage: AnyStage) -> None:
@@ -48,7 +49,7 @@ def listen(stage: AnyStage) -> None:
         run = Run(given["doc"] if "doc" in given else given["ctx"].document, name)
         running.set(run)
         if name == "embed":
-            firsts = given["chunk"][:: indexing.BATCH]
+            firsts = given["chunk"][::EMBEDDED]
             batches.set({chunk.read: number for number, chunk in enumerate(firsts)})
         return run
 
@@ -101,7 +102,7 @@ class ListenedEmbedder:
     """An embedder that notes each batch that it has vectors for."""
 
     def __init__(self, inner: Embedder) -> None:
-        self._inner, self.name = inner, inner.name
+        self._inner, self.name, self.batch = inner, inner.name, EMBEDDED
 
     async def aembed(self, texts: Sequence[str]) -> list[bytes]:
         vectors = await self._inner.aembed(texts)
@@ -115,7 +116,6 @@ patched: Any = document
 patched.open_reader = open_listened
 patched = indexing
 patched.embedder = lambda: ListenedEmbedder(embedder())
-patched.BATCH = int(os.environ.get(BATCH_VARIABLE, BATCH))
 document.extract.backoff_s = 0.1
 document.extract.sandbox = False  # it writes down where it is
 document.extract.stall = float(os.environ.get(STALL_VARIABLE, document.STALL_S))

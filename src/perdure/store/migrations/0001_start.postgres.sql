@@ -370,7 +370,8 @@ CREATE TABLE chunk (
 );
 -- Ranking reads `found` of thousands of chunks: it stays in the row, and what a hit shows goes elsewhere.
 ALTER TABLE chunk ALTER found SET STORAGE MAIN;
-CREATE INDEX chunk_text ON chunk USING gin (found);
+-- Without a list of what was added lately: a search would read all of it, row by row.
+CREATE INDEX chunk_text ON chunk USING gin (found) WITH (fastupdate = off);
 -- Documents that have chunks: which revision of them, and how many there should be. Whoever keeps a copy reads what has a
 -- `change` that is not below the mark of his last look.
 CREATE TABLE indexed (
@@ -424,3 +425,5 @@ CREATE TABLE counter (
 
 CREATE TABLE blob_head (hash text COLLATE "C" PRIMARY KEY, size bigint NOT NULL, touched_ms bigint NOT NULL);
 CREATE TABLE blob_part (hash text COLLATE "C" NOT NULL, part int NOT NULL, data bytea NOT NULL, PRIMARY KEY (hash, part));
+-- As it is: to compress a large document takes the server longer than to write it, and most formats are compressed.
+ALTER TABLE blob_part ALTER data SET STORAGE EXTERNAL;
