@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from perdure import Context, Document, Perdure, Pipeline, Result
 from perdure.core.chunk import Chunk, Completeness, Connection
+from perdure.engine.journey import Journey
+from perdure.engine.worker import Worker
 from perdure.errors import Permanent
 from perdure.pipelines.chunk import chunks
 from perdure.pipelines.embed import Hashing, embedder, with_vectors
 from perdure.settings import Settings
+from perdure.store import indexing
+from perdure.store.sql_store import SqlStore
 
 library = Pipeline("library")
 connect = Pipeline("detect_connections")
@@ -191,3 +196,39 @@ def test_nobody_pays_for_the_vector_of_a_phrase(store_url: str, monkeypatch: pyt
         assert asked == []
         assert len(app.search("sing in")) == 1
         assert asked == ["sing in"]
+
+
+shelf = Pipeline("shelf")
+
+
+@shelf.stage
+def put(doc: Document) -> Result[int]:
+    found = [Chunk(f"{doc.id}-{n}", n, 0, 1, word) for n, word in enumerate(doc.text.split())]
+    return Result(len(found), chunks=found)
+
+
+@pytest.mark.parametrize(("text", "order"), [("one", "left written"), ("one two three", "written left")])
+def test_a_document_is_in_hand_until_its_many_chunks_are_written(
+    text: str, order: str, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker would take one more while it writes them, and one more."""
+    monkeypatch.setattr(indexing, "LARGE_CHUNKS", 3)
+    seen: list[str] = []
+    leave, settle = Worker._leave, SqlStore.settle
+
+    def left(worker: Worker, journey: Journey) -> None:
+        if not journey.left:
+            seen.append("left")
+        leave(worker, journey)
+
+    async def written(store: SqlStore, *ops: Any) -> Any:
+        answer = await settle(store, *ops)
+        seen.append("written")
+        return answer
+
+    monkeypatch.setattr(Worker, "_leave", left)
+    monkeypatch.setattr(SqlStore, "settle", written)
+    with Perdure(store_url, pipelines=[shelf]) as app:
+        app.add(text=text, pipeline=shelf)
+        assert app.run_until_idle().done == 1
+    assert " ".join(seen) == order

@@ -19,7 +19,7 @@ from perdure.engine import cell_messages, rooms, wire
 from perdure.engine.cell_env import passes, settings_for_cell
 from perdure.engine.cell_messages import Checker
 from perdure.engine.context import Context
-from perdure.engine.crossing import RemoteError
+from perdure.engine.crossing import BODY_MAX, RemoteError
 from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, keep
 from perdure.engine.isolate import Box, CellOverdue, Limits
 from perdure.engine.keeper import monotonic_ms
@@ -47,6 +47,7 @@ PAUSES_MAX = 3
 ABANDON_S = 1.0
 TOLD_FREELY, TOLD_PAUSE_S = 100, 0.002
 READ_HERE = 32 << 10  # bytes of a message; to check more takes long enough for a thread
+CROSSING_MAX = BODY_MAX // 2
 HEAVY_BYTES = 256 << 10  # of a document and what a stage reads of earlier ones: others go before its process
 
 T = TypeVar("T")
@@ -65,10 +66,11 @@ class Ran:
 def in_cell(runner: Runner, job: Job, stage: AnyStage, raws: Mapping[str, bytes]) -> bool:
     """Whether the stage is to run in a cell: always, for a suspect, or because it reads much of earlier stages.
 
-    No other process can find a pipeline that was typed at a prompt: even a suspect of that runs here.
+    No other process can find a pipeline that was typed at a prompt: even a suspect of that runs here. So does a stage
+    that need not be in a cell and reads so much that what it makes of it might be too long for a message.
     """
     bound = stage.isolate_from
-    large = bound is not None and sum(map(len, raws.values())) >= bound
+    large = bound is not None and bound <= sum(map(len, raws.values())) <= CROSSING_MAX
     return runner.cells and (stage.isolate or large or (job.suspect and stage.pipeline.module is not None))
 
 

@@ -337,9 +337,7 @@ class Runner:
         )  # fmt: skip
         if following is None:
             await self._check_kept(journey, [*journey.outputs, output])
-            if not is_large(
-                save
-            ):  # one whose chunks take long to write is work in hand until they are written
+            if not is_large(save):  # else it is work in hand until its chunks are written
                 journey.leave(journey)
             kept = await self.store.settle(journey.settle(Done(), save))
         else:
