@@ -232,3 +232,18 @@ def test_a_document_is_in_hand_until_its_many_chunks_are_written(
         app.add(text=text, pipeline=shelf)
         assert app.run_until_idle().done == 1
     assert " ".join(seen) == order
+
+
+def test_long_work_rests_much_only_where_there_are_others(store_url: str) -> None:
+    with Perdure(store_url, pipelines=[shelf]) as app:
+        rests: list[bool] = []
+        for org in ("a", "a", "b"):
+            app.add(text=f"one more of {org} {len(rests)}", org=org, pipeline=shelf)
+            assert app.run_until_idle().done == 1
+            rests.append(app.service.store.background.others())
+    assert rests == [False, False, False]  # each time another worker, which saw one organisation
+    with Perdure(store_url, pipelines=[shelf]) as app:
+        for org in ("a", "b"):
+            app.add(text=f"both {org}", org=org, pipeline=shelf)
+        assert app.run_until_idle().done == 2
+        assert app.service.store.background.others()

@@ -16,7 +16,7 @@ import pytest
 from perdure.core.model import Job
 from perdure.store import around, connecting
 from perdure.store.around import LOST
-from perdure.store.background import REST, Background, in_background
+from perdure.store.background import REST, REST_ALONE, Background, in_background
 from perdure.store.base import Row
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
@@ -243,7 +243,8 @@ async def test_a_computation_in_the_background_leaves_the_loop_free() -> None:
     assert ticks >= 10
 
 
-def test_long_work_takes_turns_and_rests_after_each_piece() -> None:
+@pytest.mark.parametrize("others", [True, False])
+def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
     """In a loop whose clock moves only when somebody sleeps."""
     order: list[tuple[str, float]] = []
 
@@ -255,12 +256,13 @@ def test_long_work_takes_turns_and_rests_after_each_piece() -> None:
 
     async def both() -> None:
         background = Background()
+        background.others = lambda: others
         await asyncio.gather(work("a", background), work("b", background))
 
     loop = VirtualLoop()
     loop.run_until_complete(both())
     loop.close()
-    each_s = 1 + REST
+    each_s = 1 + (REST if others else REST_ALONE)
     assert [name for name, _ in order] in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
     assert [at_s for _, at_s in order] == pytest.approx([n * each_s for n in range(4)], abs=0.1)
 

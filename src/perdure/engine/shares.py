@@ -104,7 +104,7 @@ class Shares:
 
     def ask(self, most: int, now_ms: int) -> Asked:
         """What to ask for now, at most `most` jobs."""
-        several = self._others_seen((), now_ms)
+        several = self.several(now_ms)
         slow = self._slow_held(now_ms)
         free = min(most, self.slots + self._made_up(slow, now_ms) - self.small.used)
         if not self.extra:
@@ -121,6 +121,10 @@ class Shares:
         small, passing = self._free(slow, small, now_ms)
         large, passing_large = self._free(slow, large, now_ms)
         return Asked(small, large, passing, passing_large, more=small < min(free, room))
+
+    def several(self, now_ms: int) -> bool:
+        """Whether documents of two organisations at least were seen lately."""
+        return self._others_seen((), now_ms)
 
     @property
     def reserved(self) -> int:
@@ -167,7 +171,7 @@ class Shares:
         if at_bound:
             alone = not self._others_seen(at_bound, now_ms)
             return free, Passing(at_bound, fill=alone)
-        if self._others_seen((), now_ms):
+        if self.several(now_ms):
             free = min(free, bound - max(slow.values()))
         return max(free, 0), None
 

@@ -66,6 +66,7 @@ class Worker:
         self._asking = False  # an ask is on its way
         self._missed = False  # there may be work, but all asks were out
         self.shares = Shares(concurrency, max(1, concurrency // 2) if large_slots is None else large_slots)
+        store.give_way_while(lambda: self.shares.several(monotonic_ms()))
         self._suspects = 0  # slots of suspects that are taken
         self._suspects_reserved = 0  # and that are asked for and not answered yet
         self._unstarted = 0  # claimed, and of no line in the slate yet

@@ -17,8 +17,8 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: Seconds of rest for each second of work.
-REST = 4.0
+#: Seconds of rest for each second of work: while there are others, and while nobody knows of any.
+REST, REST_ALONE = 4.0, 0.5
 
 
 class Background:
@@ -26,6 +26,7 @@ class Background:
 
     def __init__(self) -> None:
         self._alone = asyncio.Lock()
+        self.others: Callable[[], bool] = lambda: True
 
     @asynccontextmanager
     async def piece(self) -> AsyncIterator[None]:
@@ -34,7 +35,7 @@ class Background:
             now_s = asyncio.get_running_loop().time
             began_s = now_s()
             yield
-            await asyncio.sleep(REST * (now_s() - began_s))
+            await asyncio.sleep((REST if self.others() else REST_ALONE) * (now_s() - began_s))
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

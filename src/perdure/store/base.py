@@ -141,6 +141,9 @@ class Store(Protocol):
         """
 
     async def close(self) -> None: ...
+    def give_way_while(self, others: Callable[[], bool]) -> None:
+        """Let long work of one document rest much while this says that there are others."""
+
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that ran."""
 

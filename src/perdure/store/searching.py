@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,9 @@ class Searching(Reading):
     @cached_property
     def background(self) -> Background:
         return Background()
+
+    def give_way_while(self, others: Callable[[], bool]) -> None:
+        self.background.others = others
 
     @cached_property
     def rarity(self) -> Rarity:
