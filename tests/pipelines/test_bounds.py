@@ -72,6 +72,13 @@ def test_embedding_for_hours_is_fine_as_long_as_batches_come() -> None:
         assert stage.wants_context  # and reports each batch
 
 
+def test_a_service_is_asked_for_vectors_from_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fleet's calls are controlled, however large the text is."""
+    assert STAGES["document.embed"].isolate_from == bounds.CELL_BYTES
+    monkeypatch.setenv("PERDURE_EMBEDDER", "http://127.0.0.1:9/v1")
+    assert STAGES["document.embed"].isolate_from is None
+
+
 def test_what_is_embedded_at_a_time_is_bounded() -> None:
     text = "word " * 60_000
     found = cutting.chunks(text, "d", "h")
