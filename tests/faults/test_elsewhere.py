@@ -214,6 +214,9 @@ def test_what_a_service_never_got_is_found_by_the_stuck_sweep_and_told_again_und
     with Perdure(fleet.url, pipelines=[remote]) as app:
         id_ = app.add(text="a", name="a", pipeline=remote, collection="archives").id
         first = _on(rabbit, _next_event)
+        # the event may be here before that
+        begun = "SELECT 1 FROM job WHERE lease_until_ms IS NOT NULL AND remote IS NOT NULL"
+        fleet.wait(lambda: bool(fleet.query(begun)), "the lease to begin")
         # the broker lost it, and the store is as it was before the lease began
         fleet.query("UPDATE job SET lease_until_ms = NULL")
         second = _on(rabbit, _next_event)

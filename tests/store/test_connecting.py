@@ -243,6 +243,13 @@ async def test_a_computation_in_the_background_leaves_the_loop_free() -> None:
     assert ticks >= 10
 
 
+class Busy:
+    """A worker, as far as long work must know it."""
+
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+
+
 @pytest.mark.parametrize("others", [True, False])
 def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
     """In a loop whose clock moves only when somebody sleeps."""
@@ -256,7 +263,8 @@ def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
 
     async def both() -> None:
         background = Background()
-        background.others = lambda: others
+        workers = [Busy(shared) for shared in (False, others)]
+        background.workers |= set(workers)
         await asyncio.gather(work("a", background), work("b", background))
 
     loop = VirtualLoop()

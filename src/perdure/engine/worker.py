@@ -66,7 +66,7 @@ class Worker:
         self._asking = False  # an ask is on its way
         self._missed = False  # there may be work, but all asks were out
         self.shares = Shares(concurrency, max(1, concurrency // 2) if large_slots is None else large_slots)
-        store.give_way_while(lambda: self.shares.several(monotonic_ms()))
+        store.give_way(self)
         self._suspects = 0  # slots of suspects that are taken
         self._suspects_reserved = 0  # and that are asked for and not answered yet
         self._unstarted = 0  # claimed, and of no line in the slate yet
@@ -147,6 +147,11 @@ class Worker:
         asked = self.shares.ask(max(0, min(lines, max(self.concurrency // 2, GROUP_MIN))), now_ms)
         suspects = min(self.concurrency - self._suspects - self._suspects_reserved, lines - asked.total)
         return asked, max(suspects, 0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether it had documents of several organisations lately."""
+        return self.shares.several(monotonic_ms())
 
     @property
     def serves(self) -> tuple[str, ...] | None:

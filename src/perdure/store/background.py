@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,12 +22,25 @@ T = TypeVar("T")
 REST, REST_ALONE = 4.0, 0.5
 
 
+class Worker(Protocol):
+    """One that takes documents, as far as long work must know it."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it had documents of several organisations lately."""
+
+
 class Background:
     """The turns of all long work on one store in this process."""
 
     def __init__(self) -> None:
         self._alone = asyncio.Lock()
-        self.others: Callable[[], bool] = lambda: True
+        self.workers: WeakSet[Worker] = WeakSet()
+
+    @property
+    def others(self) -> bool:
+        """Whether somebody else may be waiting."""
+        return not self.workers or any(worker.shared for worker in self.workers)
 
     @asynccontextmanager
     async def piece(self) -> AsyncIterator[None]:
@@ -35,7 +49,7 @@ class Background:
             now_s = asyncio.get_running_loop().time
             began_s = now_s()
             yield
-            await asyncio.sleep((REST if self.others() else REST_ALONE) * (now_s() - began_s))
+            await asyncio.sleep((REST if self.others else REST_ALONE) * (now_s() - began_s))
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -33,6 +33,7 @@ from perdure.store.operations import (
 
 if TYPE_CHECKING:
     from perdure.store.auditing import Balance
+    from perdure.store.background import Worker
     from perdure.store.counting import Counts
     from perdure.store.stuck import Page, Run, StuckJob
 
@@ -141,8 +142,8 @@ class Store(Protocol):
         """
 
     async def close(self) -> None: ...
-    def give_way_while(self, others: Callable[[], bool]) -> None:
-        """Let long work of one document rest much while this says that there are others."""
+    def give_way(self, worker: Worker) -> None:
+        """Let long work of one document rest much while this worker, or another one, has others."""
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; the names of the migrations that ran."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.words import Asked, asked, snippet, words
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
-from perdure.store.background import Background
+from perdure.store.background import Background, Worker
 from perdure.store.base import Query, Row, Steps
 from perdure.store.candidates import Candidates
 from perdure.store.near import Among, Near, Which
@@ -59,8 +59,8 @@ class Searching(Reading):
     def background(self) -> Background:
         return Background()
 
-    def give_way_while(self, others: Callable[[], bool]) -> None:
-        self.background.others = others
+    def give_way(self, worker: Worker) -> None:
+        self.background.workers.add(worker)
 
     @cached_property
     def rarity(self) -> Rarity:
