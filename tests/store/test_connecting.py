@@ -252,7 +252,7 @@ class Busy:
 
 @pytest.mark.parametrize("others", [True, False])
 def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
-    """In a loop whose clock moves only when somebody sleeps."""
+    """The clock of this loop moves only during a sleep."""
     order: list[tuple[str, float]] = []
 
     async def work(name: str, background: Background) -> None:

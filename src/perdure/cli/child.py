@@ -26,9 +26,9 @@ from perdure.engine.collector import calm_collector
 from perdure.engine.fork_signals import own_signals
 from perdure.engine.loop_watch import tell_stack_on, ticking
 from perdure.engine.memory import few_arenas
-from perdure.engine.share import share_interpreter
 from perdure.engine.slate import Slate
 from perdure.engine.title import set_title
+from perdure.engine.tuning import switch_threads_soon
 from perdure.errors import (
     PerdureError,
     SettingInvalid,
@@ -56,7 +56,7 @@ def main() -> None:
     end_with(watched)
     may_be_ended()
     few_arenas()
-    share_interpreter()
+    switch_threads_soon()
     forgo_warnings()
     try:
         app = load_app(target).service

@@ -36,10 +36,10 @@ def serve(
     """Run the HTTP API with a worker beside it. SIGTERM stops both gently."""
     import asyncio
 
-    from perdure.engine.share import share_interpreter, share_processors
+    from perdure.engine.tuning import compute_in_one_thread, switch_threads_soon
 
-    share_processors(os.environ)  # before numpy is loaded
-    share_interpreter()
+    compute_in_one_thread(os.environ)  # before numpy is loaded
+    switch_threads_soon()
     from perdure.api.serve import Serving, check
     from perdure.api.serve import serve as run
     from perdure.cli.target import load_app

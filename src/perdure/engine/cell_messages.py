@@ -151,7 +151,7 @@ class Checker:
 
     def __init__(self, document_id: str, statements: frozenset[str] | None) -> None:
         self.document_id = document_id
-        self.statements, self.trusted = statements, statements is None
+        self.statements = statements
         self.items = self.emitted = self.bytes = self.values = 0
 
     def answer(self, body: bytes) -> tuple[Produced, list[Emitted]]:
@@ -221,8 +221,6 @@ class Checker:
         from pydantic_core import from_json
 
         raw = _bytes(found)
-        if self.trusted:
-            return raw
         count = _values(raw)
         self.values += count
         _must_fit(count, JSON_VALUES_MAX, "commas and brackets in one value")

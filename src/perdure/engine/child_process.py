@@ -30,8 +30,8 @@ from typing import Any
 
 from perdure.engine.cell import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from perdure.engine.nursery import PR_SET_CHILD_SUBREAPER, children
-from perdure.engine.share import share_processors
 from perdure.engine.slate import Slate
+from perdure.engine.tuning import compute_in_one_thread
 
 LOOK_S = 0.02  # no event reports a child that another may reap
 WAIT_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open a store that is not available
@@ -65,7 +65,7 @@ class Child:
                     sys.executable, "-m", "perdure.cli.child", target, *map(str, fds), json.dumps(options),
                 ],
                 pass_fds=(*fds, *inherited),
-                env=share_processors({**os.environ, MARK: mark}),
+                env=compute_in_one_thread({**os.environ, MARK: mark}),
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which tells the child
             )  # fmt: skip
         finally:

@@ -68,7 +68,7 @@ from perdure.errors import (
 from perdure.settings import current, using
 from perdure.store.base import BREAKER, Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
-from perdure.store.indexing import is_large
+from perdure.store.indexing import has_many_chunks
 from perdure.store.metering import traceparent_in
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
 from perdure.store.records import Claimed, DocumentRecord, SavedStage
@@ -294,6 +294,16 @@ class Runner:
         where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
         self.events.publish(StageHandedOver(*where, stage.event))
 
+    async def _inputs(self, journey: Journey, stage: AnyStage) -> dict[str, bytes]:
+        """The saved outputs that the stage reads, its own of an earlier generation, and the ends of spawned jobs."""
+        raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
+        if stage.wants_previous and (before := journey.earlier.get(stage.name)) is not None:
+            with suppress(Unreadable):
+                raws[PREVIOUS] = await self._load(before, stage.name)
+        if stage.gathers:
+            raws[GATHERED] = json.dumps(asdict(journey.gathered)).encode() if journey.gathered else b"null"
+        return raws
+
     async def _step(
         self,
         journey: Journey,
@@ -306,12 +316,7 @@ class Runner:
         in one."""
         job = journey.job
         journey.stage_started_ms = monotonic_ms()
-        raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
-        if stage.wants_previous and (before := journey.earlier.get(stage.name)) is not None:
-            with suppress(Unreadable):
-                raws[PREVIOUS] = await self._load(before, stage.name)
-        if stage.gathers:
-            raws[GATHERED] = json.dumps(asdict(journey.gathered)).encode() if journey.gathered else b"null"
+        raws = await self._inputs(journey, stage)
         ran, fell_back = await self._ran(journey, stage, input_hash, raws, away)
         degraded = fell_back or ran.produced.degraded
         duration_ms = monotonic_ms() - journey.stage_started_ms
@@ -337,7 +342,7 @@ class Runner:
         )  # fmt: skip
         if following is None:
             await self._check_kept(journey, [*journey.outputs, output])
-            if not is_large(save):  # else it is work in hand until its chunks are written
+            if not has_many_chunks(save):  # else the slot is taken until the chunks are written
                 journey.leave(journey)
             kept = await self.store.settle(journey.settle(Done(), save))
         else:

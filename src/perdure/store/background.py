@@ -39,7 +39,7 @@ class Background:
 
     @property
     def others(self) -> bool:
-        """Whether somebody else may be waiting."""
+        """Whether documents of several organisations may be in work."""
         return not self.workers or any(worker.shared for worker in self.workers)
 
     @asynccontextmanager

@@ -114,7 +114,7 @@ class Connecting(Searching):
             new = best(known | near, each)
             come += [(org, *of, *place, *told) for place, told in new.items() if known.get(place) != told]
             gone += [(org, *of, *place) for place in known if place not in new]
-        if around.lost:  # others may have come to lead nowhere since, or lead to what is there again
+        if around.lost:  # meanwhile more entries may have lost their chunk, or a chunk may be back
             lost = around.lost & {row[:3] for row in (yield Query(LOST, (org, document_id)))}
             gone += [(org, here, chunk, document_id, other) for here, chunk, other in lost]
         yield from sliced(self.sql.CONNECTION_DROP, sorted(gone))

@@ -23,8 +23,8 @@ SLICE = 500
 LARGE_CHUNKS = 500
 
 
-def is_large(save: Save) -> bool:
-    """Whether others do not wait until its chunks are written."""
+def has_many_chunks(save: Save) -> bool:
+    """Whether its chunks take so long to write that other saves must not wait for them."""
     return save.chunks is not None and len(save.chunks.chunks) >= LARGE_CHUNKS
 
 

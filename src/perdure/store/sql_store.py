@@ -106,7 +106,7 @@ class SqlStore(
 
     async def _submit(self, op: Save | Settle, save: Save | None) -> bool:
         """Write it, so that nobody else waits for the chunks of a large document."""
-        if save is None or not indexing.is_large(save):
+        if save is None or not indexing.has_many_chunks(save):
             return bool(await self.flusher.submit(op))
         return bool(await (await self._flusher_for(save)).submit(op))
 
