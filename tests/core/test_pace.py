@@ -66,7 +66,7 @@ def test_a_service_that_fails_however_little_it_is_asked_is_asked_as_usual(
     failing: float, workers: int, seed: int
 ) -> None:
     fleet = Fleet(lambda asked: 1 - failing, seed, workers).play(60)
-    assert sum(fleet.asked) >= (0.5 if failing <= 0.5 else 0.3) * len(fleet.asked) * DEMAND
+    assert sum(fleet.asked) >= (0.75 if failing <= 0.5 else 0.5) * len(fleet.asked) * DEMAND
     assert fleet.pace.word in ("flickering", "pressed")
 
 
@@ -80,7 +80,7 @@ def test_a_service_that_answers_only_some_a_second_gets_little_more(
     assert "pressed" in fleet.phases
     fleet.asked.clear()
     fleet.play(30)
-    assert sum(fleet.asked) / len(fleet.asked) <= 1.6 * capacity
+    assert sum(fleet.asked) / len(fleet.asked) <= 1.3 * capacity
     fleet.answers = lambda asked: 1.0
     fleet.play(10)
     assert fleet.asked[-1] == DEMAND
@@ -91,14 +91,14 @@ def test_single_failures_begin_nothing() -> None:
 
 
 def test_a_choked_service_is_never_taken_for_one_that_fails_now_and_then() -> None:
-    fleet = Fleet(lambda asked: 0.01).play(15)
-    assert fleet.pace.phase != "free"
-    assert fleet.asked[-1] < 0.2 * DEMAND
+    fleet = Fleet(lambda asked: 0.01).play(60)
+    assert (fleet.pace.phase, fleet.pace.share) == ("test", 1.0)
+    assert sum(fleet.asked) / len(fleet.asked) < 0.1 * DEMAND
 
 
 def test_a_verdict_that_was_wrong_is_corrected_when_less_does_not_help() -> None:
     fleet = Fleet(lambda asked: 0.6)
-    fleet.pace = Pace("pressed", fleet.now_ms, rate=40.0, usual_per_s=60.0, peak=40.0, first_ms=fleet.now_ms)
+    fleet.pace = Pace("pressed", fleet.now_ms, rate=40.0, usual_per_s=60.0, first_ms=fleet.now_ms)
     fleet.epochs = [fleet.now_ms] * 2
     fleet.play(12)
     assert fleet.pace.word == "flickering"
@@ -144,13 +144,13 @@ def test_the_longest_pause_that_was_asked_for_is_kept_whatever_is_found_out() ->
 
 
 def test_results_of_another_epoch_are_not_counted() -> None:
-    pace = Pace("test", 5_000, rate=30.0, good_before=30.0, bad_before=30.0, before_per_s=60.0)
+    pace = Pace("test", 5_000, rate=30.0, windows=((60.0, 30.0, 30.0),))
     after = observe(pace, Seen(0, 100, epoch=4_000), 6_000)
     assert (after.good, after.bad, after.phase) == (0, 0, "test")
 
 
 def test_a_test_that_nobody_takes_part_in_ends() -> None:
-    pace = Pace("test", 1_000, 0.8, rate=5.0, good_before=57.0, bad_before=3.0, before_per_s=60.0)
+    pace = Pace("test", 1_000, 0.8, rate=5.0, first_ms=1_000, windows=((60.0, 57.0, 3.0),))
     for second in range(1, 60):
         pace = observe(pace, Seen(0, 0, epoch=pace.epoch), 1_000 + 1_000 * second)
         if pace.phase == "free":
@@ -165,6 +165,9 @@ def test_a_hold_keeps_the_share_that_is_usual_and_a_pause_and_nothing_else() -> 
     assert held(pressed, 9) == Pace("free", 9, 0.6, counted_ms=9)
     assert held(CALM, 9, 4) == Pace(pause_ms=13)
     assert held(Pace("pressed", 5, rate=9.0, row=30), 7) == CALM
+    answered_some = Pace("free", 5, good=6.0, bad=30.0, row=12)  # 6 of 24 before it failed in a row
+    assert held(answered_some, 7) == Pace("free", 7, 0.25, counted_ms=7)
+    assert held(held(answered_some, 7), 9).share == 0.25
 
 
 @given(
