@@ -34,6 +34,8 @@ import httpx2
 
 from benchmarks.flickering import BACKOFF, CALLS, STORE_VARIABLE, URL_VARIABLE, Caller, calling, idle
 from perdure import Perdure
+from perdure.operate.simulate.backlog import drain, flickering, median, pressed
+from perdure.operate.simulate.model import Model
 from tests.conftest import database_url, postgres_database, postgres_server
 
 ROOT = Path(__file__).parents[1]
@@ -233,6 +235,20 @@ def share(word: str, store_name: str, store: str, url: str, directory: Path) -> 
         f"ours {took_s:6.1f} s {requests:5} requests, {took_s / plain_s:.2f} x | {ended}",
         flush=True,
     )
+    if not SHARES[word].keys() - {"failing"}:
+        failing = float(str(SHARES[word]["failing"]))
+        played(flickering(DOCUMENTS, CALLS, failing), loop_s=plain_s, took_s=took_s, requests=requests)
+
+
+def played(model: Model, **measured: float) -> None:
+    """Print what the laboratory says beside what was measured."""
+    found = median([drain(model, seed) for seed in range(15)])
+    beside = (
+        f"{name} {lab:.2f} ({lab / value:.2f} of it)"
+        for name, value in measured.items()
+        if value and (lab := found[name]) is not None
+    )
+    print(f"          laboratory: {', '.join(beside)}", flush=True)
 
 
 def rates(log: Log, from_s: float, to_s: float) -> tuple[float, float]:
@@ -274,6 +290,8 @@ def overload(store_name: str, store: str, url: str, directory: Path, capacity: f
         f"(after 5 s {settled[0] / capacity:.2f}, {settled[1] / capacity:.2f}); back at 0.9 of usual after {back} s",
         flush=True,
     )
+    measured = {"asked": asked / capacity, "answered": answered / capacity, "back_s": back or 0.0}
+    played(pressed(1_000, CALLS, capacity, 30.0), **measured)
 
 
 def outage(mode: str, store_name: str, store: str, url: str, directory: Path) -> None:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from perdure.cli.main import app
 from perdure.errors import SettingInvalid
+from perdure.operate.simulate.backlog import drain, flickering, median, pressed
 from perdure.operate.simulate.experiment import experiment
 from perdure.operate.simulate.history import fitted, history, read
 from perdure.operate.simulate.measure import Calls, Jobs, Task, play, spread
@@ -190,6 +191,97 @@ def test_ours_is_back_soon_after_an_outage_and_bears_a_blip() -> None:
     assert outage.load <= 0.3
     assert calls(BLIP, "ours").ok >= 0.96
     assert jobs(OUTAGE, "ours").killed == 0
+
+
+# --- a backlog beside a plain loop -------------------------------------------------------------------------
+
+FLICKERING = flickering(100, 8, 0.0)
+PRESSED = pressed(1_000, 8, 20.0, 30.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("failing", "times"), [(0.05, 1.3), (0.2, 1.3), (0.35, 1.3), (0.5, 1.3), (0.8, 2.0)])
+def test_a_service_that_flickers_is_used_as_fast_as_by_a_plain_loop(
+    failing: float, times: float, seed: int
+) -> None:
+    found = drain(replace(FLICKERING, flicker=failing), seed)
+    assert found.took_s is not None
+    assert found.took_s <= times * found.loop_s
+    assert (found.dead, found.put_off_s <= 10.0) == (0, True)
+    assert found.charged == 0 or failing > 0.5
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_pressed_service_gets_little_more_than_it_bears_and_is_used_again_soon(seed: int) -> None:
+    found = drain(PRESSED, seed)
+    assert found.asked is not None
+    assert found.answered is not None
+    assert found.asked <= 1.2
+    assert found.answered >= 0.9
+    assert found.back_s is not None
+    assert found.back_s <= 5.0
+    assert (found.dead, found.charged) == (0, 0)
+
+
+def test_a_service_that_fails_most_is_not_held_for_long_by_chance() -> None:
+    found = drain(flickering(100, 8, 0.8), 40)  # eleven failures in a row before anything is known
+    assert found.took_s is not None
+    assert found.took_s <= 2 * found.loop_s
+
+
+def test_a_backlog_that_ends_before_the_fault_says_nothing_about_it() -> None:
+    found = drain(pressed(5, 1, 20.0, 30.0), 1)
+    assert (found.asked, found.answered, found.loop_asked, found.back_s) == (None, None, None, None)
+    assert found.took_s is not None
+
+
+def test_a_backlog_that_never_ends_has_no_time() -> None:
+    found = drain(replace(pressed(2_000, 8, 0.1, 1e6), end_s=60.0), 1)
+    assert found.took_s is None
+
+
+@pytest.mark.parametrize("other", ["--outage 3", "--plot a.svg", "--rate 5", "--store sqlite:///x.db"])
+def test_a_backlog_refuses_options_that_it_does_not_use(other: str) -> None:
+    command = ["simulate", "--backlog", "5", "--flicker", "0.2", *other.split()]
+    with pytest.raises(SettingInvalid, match="cannot be used together"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_a_median_of_runs_some_of_which_never_end() -> None:
+    runs = [replace(drain(flickering(5, 1, 0.2), 1), back_s=back_s) for back_s in (None, 3.0, None)]
+    assert median(runs)["back_s"] is None
+    assert median([*runs, runs[1], runs[1]])["back_s"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--flicker 0.35", "35% of requests fail"),
+        ("--brownout 30 --capacity 20", "no more than 20 requests/s are answered for 30 s"),
+    ],
+)
+def test_a_backlog_is_played_beside_a_plain_loop(words: str, shown: str) -> None:
+    command = ["simulate", "--backlog", "50", "--calls", "4", "--seeds", "3", *words.split()]
+    ran = CliRunner().invoke(app, command)
+    assert ran.exit_code == 0, ran.output
+    assert shown in " ".join(ran.output.split())
+    assert "plain loop" in ran.output
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert found["seeds"] == len(found["runs"]) == 3
+    assert found["median"]["dead"] == 0
+
+
+@pytest.mark.parametrize("words", ["", "--flicker 0.2 --brownout 3", "--brownout 3"])
+def test_a_backlog_needs_one_fault(words: str) -> None:
+    with pytest.raises(SettingInvalid, match="--capacity"):
+        CliRunner().invoke(app, ["simulate", "--backlog", "5", *words.split()], catch_exceptions=False)
+
+
+def test_a_service_that_refuses_takes_its_capacity_and_a_burst() -> None:
+    service = Service(replace(PRESSED, begin_s=0.0))
+    taken = [service.request(n / 100)[0] for n in range(1_000)]
+    assert 195 <= sum(taken) <= 206
+    assert all(Service(PRESSED).request(n / 100)[0] for n in range(800))
 
 
 # --- several seeds -----------------------------------------------------------------------------------------

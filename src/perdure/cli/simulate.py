@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +36,11 @@ def simulate(
     flicker: Annotated[
         float | None, typer.Option(help="A share of requests that fail for a minute.", min=0.01, max=0.99)
     ] = None,
+    backlog: Annotated[
+        int | None,
+        typer.Option(help="Play this number of waiting documents, beside a plain loop.", min=1, max=100_000),
+    ] = None,
+    calls: Annotated[int, typer.Option(help="With --backlog: calls of a document.", min=1, max=1_000)] = 8,
     share: Annotated[
         float, typer.Option(help="What a brown-out leaves of the capacity.", min=0.01, max=0.99)
     ] = 0.3,
@@ -64,6 +69,10 @@ def simulate(
 
     if plot is not None:
         plotting.check(plot)
+    if backlog is not None:
+        _only_backlog(outage=outage, rate=rate, timeout=timeout, store=store, plot=plot)
+        _drain(_backlog(backlog, calls, flicker, brownout, capacity, clients), seeds, json_)
+        return
     chosen = _policies(policies)
     model = replace(Model(), again_s=_span(again))
     if store is not None:
@@ -78,6 +87,59 @@ def simulate(
         print(json.dumps(report.facts(found, seeds)))
         return
     _show(found, seeds, plot)
+
+
+def _only_backlog(**others: object) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise SettingInvalid(f"--backlog and --{name} cannot be used together; leave one of them out")
+
+
+def _backlog(
+    documents: int, calls: int, flicker: float | None, brownout: float | None, capacity: float | None,
+    clients: int | None,
+) -> Model:  # fmt: skip
+    from perdure.operate.simulate.backlog import flickering, pressed
+
+    if (flicker is None) == (brownout is None):
+        raise SettingInvalid(
+            "--backlog needs --flicker SHARE, or --brownout SECONDS with --capacity REQUESTS_PER_SECOND"
+        )
+    workers = clients or 2
+    if flicker is not None:
+        return flickering(documents, calls, flicker, workers)
+    if capacity is None:
+        raise SettingInvalid(
+            "--backlog with --brownout needs --capacity, the requests per second that the service still answers"
+        )
+    return pressed(documents, calls, capacity, brownout or 0.0, workers)
+
+
+def _drain(model: Model, seeds: int, json_: bool) -> None:
+    """Play a backlog with each seed, and show the medians."""
+    from perdure.cli.drawing import console
+    from perdure.operate.simulate import report
+    from perdure.operate.simulate.backlog import drain, median
+
+    with _progress() as done:
+        runs = []
+        for seed in range(seeds):
+            runs.append(drain(model, seed))
+            done(seed + 1, seeds)
+    if json_:
+        print(json.dumps({"seeds": seeds, "median": median(runs), "runs": [asdict(run) for run in runs]}))
+        return
+    fault = f"{model.flicker:.0%} of requests fail"
+    if model.refuse:
+        fault = f"no more than {model.capacity:g} requests/s are answered for {model.fault_s:g} s"
+    out = console()
+    out.print(
+        f"{model.documents:,} documents with {model.calls} calls each, {model.clients} workers with {model.slots} "
+        f"slots, answers after {model.latency_s:g} s; {fault}; medians of {seeds} runs",
+        style="bold",
+        soft_wrap=True,
+    )
+    out.print(report.backlog(model, median(runs)))
 
 
 def _policies(words: str) -> list[str]:

@@ -29,6 +29,10 @@ class Model:
     slots: int = 6  # jobs at a time, of each client that is a worker
     tries: int = 5  # of a job
     again_s: tuple[float, float] = (20.0, 40.0)  # a job whose call failed is tried again after this
+    documents: int = 0  # jobs that are there at the beginning; 0: they arrive at `rate`
+    calls: int = 1  # that each of them makes, one after the other; what succeeded is not made again
+    spread: float = 0.0  # of the latency, up and down
+    refuse: bool = False  # the service refuses at once what is beyond the capacity, and lets nothing queue
 
     @property
     def over_s(self) -> float:

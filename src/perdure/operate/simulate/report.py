@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -105,3 +105,28 @@ def notes(found: Sequence[Found]) -> list[str]:
             if row.unfinished.mean
         ]
     return said
+
+
+def backlog(model: Model, found: Mapping[str, float | None]) -> Table:
+    """Workers of a fleet beside a plain loop, at one backlog."""
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("", "ours", "plain loop"):
+        shown.add_column(heading, justify="right" if heading else "left")
+
+    def row(name: str, form: str, ours: float | None, loop: float | None = None) -> None:
+        shown.add_row(name, *("" if value is None else form.format(value) for value in (ours, loop)))
+
+    if found["took_s"] is None:
+        shown.add_row("all done after", "not in 50 min", f"{found['loop_s']:.1f} s")
+
+    else:
+        row("all done after", "{:.1f} s", found["took_s"], found["loop_s"])
+    row("requests", "{:,.0f}", found["requests"], found["loop_requests"])
+    row("attempts charged", "{:.0f}", found["charged"])
+    row("documents dead", "{:.0f}", found["dead"])
+    row("longest put off", "{:.1f} s", found["put_off_s"])
+    if model.refuse:
+        row("asked in the fault, of the capacity", "{:.2f}", found["asked"], found["loop_asked"])
+        row("answered in the fault, of the capacity", "{:.2f}", found["answered"])
+        row("back to 0.9 of the usual after", "{:.1f} s", found["back_s"])
+    return shown

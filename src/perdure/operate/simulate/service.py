@@ -6,6 +6,8 @@ from perdure.operate.simulate.model import Model
 
 #: However slow a service is, so many requests may wait.
 QUEUE_LEAST = 10.0
+#: A service that refuses takes this many seconds' worth of requests at once.
+BURST_S = 0.25
 
 
 class Service:
@@ -20,6 +22,8 @@ class Service:
     def request(self, now_s: float) -> tuple[bool, float]:
         """Whether the client gets an answer, and when it knows."""
         model = self.model
+        if model.refuse:
+            return self._taken(now_s), now_s + model.latency_s
         self.backlog = max(0.0, self.backlog - self._worked(self.at_s, now_s))
         self.at_s = now_s
         away = model.share == 0 and model.begin_s <= now_s < model.over_s
@@ -29,6 +33,20 @@ class Service:
         answered_s = self._worked_off(now_s, self.backlog) + model.latency_s
         timeout_s = now_s + model.timeout_s
         return (True, answered_s) if answered_s <= timeout_s else (False, timeout_s)
+
+    def _taken(self, now_s: float) -> bool:
+        """Whether there is room in a bucket that holds a part of a second's capacity in the fault."""
+        model = self.model
+        if not model.begin_s <= now_s < model.over_s:
+            return True
+        capacity = model.share * model.capacity
+        if self.at_s < model.begin_s:
+            self.backlog = 0.0
+        self.backlog = max(0.0, self.backlog - capacity * (now_s - max(self.at_s, model.begin_s)))
+        self.at_s = now_s
+        taken = self.backlog + 1 <= BURST_S * capacity
+        self.backlog += taken
+        return taken
 
     def _worked(self, from_s: float, to_s: float) -> float:
         """Requests that can be worked off between the two."""

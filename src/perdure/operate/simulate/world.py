@@ -28,12 +28,13 @@ class Call:
     """One operation; with jobs, one job and the call it makes."""
 
     __slots__ = (
-        "arrived_s", "client", "given_back", "lent", "measured", "placed", "requests", "retries", "sent_s", "ticket",
-        "tries", "waiting_s",
+        "arrived_s", "client", "given_back", "left", "lent", "measured", "placed", "requests", "retries", "sent_s",
+        "ticket", "tries", "waiting_s",
     )  # fmt: skip
 
-    def __init__(self, client: Client, now_s: float, measured: bool) -> None:
+    def __init__(self, client: Client, now_s: float, measured: bool, calls: int = 1) -> None:
         self.client = client
+        self.left = calls  # to be made
         self.arrived_s = now_s
         self.measured = measured
         self.retries = 0  # of this try
@@ -70,6 +71,8 @@ class World:
         self.live = 0  # measured ones that have not ended
         self.killed = 0
         self.requests = 0  # of measured ones
+        self.charged = 0  # tries that failed and count
+        self.put_off_s = 0.0  # the longest time that a job was, unless the service was away
 
     def run(self) -> World:
         """Play until every measured call or job has ended."""
@@ -80,6 +83,8 @@ class World:
             for client in self.clients:
                 self._at(EVERY_S * self.rand(), self._exchange, Call(client, 0.0, False))
             self._at(EVERY_S, self._sweep, Call(self.clients[0], 0.0, False))
+        if model.documents:
+            return self._drain(limit_s)
         while True:
             arrive_s -= log(1 - self.rand()) / model.rate
             while events and events[0][0] <= arrive_s:
@@ -89,11 +94,20 @@ class World:
                 return self
             self._arrive(arrive_s)
 
+    def _drain(self, limit_s: float) -> World:
+        """Play until all that was there at the beginning has ended."""
+        for _ in range(self.model.documents):
+            self._arrive(0.0)
+        while self.live and self.events and self.events[0][0] <= limit_s:
+            now_s, _, step, call = heappop(self.events)
+            step(call, now_s)
+        return self
+
     def _arrive(self, now_s: float) -> None:
         measured = now_s <= self.model.end_s
         self.live += measured
         client = self.clients[int(self.rand() * len(self.clients))]
-        self._begin(Call(client, now_s, measured), now_s)
+        self._begin(Call(client, now_s, measured, self.model.calls), now_s)
 
     def _begin(self, call: Call, now_s: float) -> None:
         """Start a call; a job is held while the service is down, and waits for a free slot."""
@@ -170,6 +184,8 @@ class World:
         noise = self.model.noise + self.model.flickers(now_s)
         if noise and self.rand() < noise:
             ok = False
+        if spread := self.model.spread:
+            known_s += self.model.latency_s * spread * (2 * self.rand() - 1)
         self._at(known_s, self._answered if ok else self._failed, call)
 
     def _answered(self, call: Call, now_s: float) -> None:
@@ -190,7 +206,13 @@ class World:
             probe = call.lent or (call.ticket is not None and call.ticket.probe)
             client.breaker.succeeded(now_s, probe=probe)
         self.answers.append(now_s)
-        self._ended(call, now_s, ok=True)
+        call.left -= 1
+        if call.left:
+            call.retries = call.given_back = 0
+            call.ticket = None
+            self._start(call, now_s)
+        else:
+            self._ended(call, now_s, ok=True)
 
     def _failed(self, call: Call, now_s: float) -> None:
         """Try again, if retries, breaker and budget allow it."""
@@ -236,10 +258,12 @@ class World:
             if not too_often(chance, call.given_back):
                 soon_ms = flicker_delay_ms(SOON_S * (0.5 + self.rand()), 0.0, call.given_back)
                 call.given_back += 1
+                self.put_off_s = max(self.put_off_s, soon_ms / 1000)
                 self._at(now_s + soon_ms / 1000, self._anew, call)
                 self._leave(call, now_s)
                 return
         call.tries, call.given_back = call.tries + 1, 0
+        self.charged += 1
         if not self.jobs or call.tries >= self.model.tries:
             self._ended(call, now_s, ok=False)
         else:
@@ -248,7 +272,9 @@ class World:
     def _shed(self, call: Call, now_s: float, wait_s: float) -> None:
         """The limiter has no turn soon enough; where the job layer asks it, the job is put off and not charged."""
         if self.fleet is not None:
-            self._at(now_s + wait_s + SOON_S * self.rand(), self._anew, call)
+            soon_s = wait_s + SOON_S * self.rand()
+            self.put_off_s = max(self.put_off_s, soon_s)
+            self._at(now_s + soon_s, self._anew, call)
             self._leave(call, now_s)
         elif self.jobs and self.policy.shared:
             self._again(call, now_s, wait_s)
