@@ -34,10 +34,11 @@ GRANT SELECT ON migration, org TO perdure_worker, perdure_api;
 GRANT SELECT, UPDATE (place) ON store TO perdure_worker, perdure_api;
 GRANT SELECT, INSERT ON act TO perdure_worker, perdure_api;
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-  attempt, blob_head, blob_part, chunk, connection, counter, dead, delivery, dependency, dependency_worker, document,
-  emitted, feed, flow, indexed, item, job, lane, once, outbox, queue, queue_time, retry_job, retry_metrics, saved,
-  metric, served, slot, tally, turn, worker
+  attempt, blob_head, blob_part, chunk, chunk_staged, chunk_text, connection, counter, dead, delivery, dependency,
+  dependency_worker, document, emitted, feed, flow, indexed, item, job, lane, metric, once, outbox, queue, queue_time,
+  retry_job, retry_metrics, saved, served, slot, tally, turn, worker
 TO perdure_worker, perdure_api;
+GRANT USAGE ON SEQUENCE chunk_number TO perdure_worker, perdure_api;
 
 GRANT SELECT, UPDATE (place) ON webhook TO perdure_worker;
 GRANT SELECT, INSERT, DELETE, UPDATE (place) ON webhook TO perdure_api;

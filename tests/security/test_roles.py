@@ -107,7 +107,7 @@ def test_worker_and_server_need_no_more_than_their_roles(roles: Roles) -> None:
             return got
 
         hook = answer("POST", "/v3/webhooks", json={"url": "https://example.org/hook"}).json()
-        large = "word " * 40_000  # a blob in the database
+        large = "word " * 160_000  # a blob in the database, and chunks that are staged
         texts = ["a note", "another note", large]
         ids = [answer("POST", "/v3/documents", json={"text": text}).json()["id"] for text in texts]
         for id_ in ids:

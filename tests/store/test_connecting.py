@@ -16,7 +16,7 @@ import pytest
 from perdure.core.model import Job
 from perdure.store import around, connecting
 from perdure.store.around import LOST
-from perdure.store.background import REST, REST_ALONE, Background, in_background
+from perdure.store.background import REST, REST_ALONE, REST_MAX_S, Background, in_background
 from perdure.store.base import Row
 from perdure.store.open import open_store
 from perdure.store.sql_store import SqlStore
@@ -259,7 +259,7 @@ def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
         for _ in range(2):
             async with background.piece():
                 order.append((name, asyncio.get_running_loop().time() - BEGINS_S))
-                await asyncio.sleep(1)
+                await asyncio.sleep(0.2)
 
     async def both() -> None:
         background = Background()
@@ -270,9 +270,22 @@ def test_long_work_takes_turns_and_rests_after_each_piece(others: bool) -> None:
     loop = VirtualLoop()
     loop.run_until_complete(both())
     loop.close()
-    each_s = 1 + (REST if others else REST_ALONE)
+    each_s = 0.2 * (1 + (REST if others else REST_ALONE))
     assert [name for name, _ in order] in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
-    assert [at_s for _, at_s in order] == pytest.approx([n * each_s for n in range(4)], abs=0.1)
+    assert [at_s for _, at_s in order] == pytest.approx([n * each_s for n in range(4)], abs=0.01)
+
+
+def test_long_work_that_waited_for_others_rests_for_a_second() -> None:
+    async def work() -> float:
+        now_s = asyncio.get_running_loop().time
+        async with Background().piece():
+            await asyncio.sleep(60)
+            ended_s = now_s()
+        return now_s() - ended_s
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(work()) == pytest.approx(REST_MAX_S, abs=0.01)
+    loop.close()
 
 
 async def test_lists_that_lead_nowhere_are_looked_for_once_however_many_pieces_there_are(

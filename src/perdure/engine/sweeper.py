@@ -30,7 +30,7 @@ LATE_MS = 5_000
 RENEWAL_S_MAX = 20.0
 #: The store's time went ahead of our monotonic clock by more than that: its clock was set.
 JUMP_MS = 2_000
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 @frozen
@@ -193,6 +193,7 @@ class Sweeper:
         for forget, age_ms in (
             (store.forget_calls, ages.calls_age_ms), (store.forget_feed, ages.feed_age_ms),
             (store.forget_onces, ages.once_age_ms), (store.forget_deliveries, ages.feed_age_ms),
+            (store.forget_staged, HOUR_MS),
         ):  # fmt: skip
             for _ in range(PRUNE_ROUNDS):
                 if await forget(age_ms, FORGET_BATCH) < FORGET_BATCH:

@@ -197,8 +197,7 @@ def _purgeable(
 def _purge(sql: Dialect, gone: Sequence[Key]) -> Steps[int]:
     """How many chunks went with them."""
     chunks = yield from _unindexed(sql, gone)
-    if sql.STAGED_DROP is not None:
-        yield Query(sql.STAGED_DROP, rows=gone)
+    yield Query(sql.STAGED_DROP, rows=gone)
     for table in OWNED:
         which = sql.WHICH.format(t=table, id="document_id")
         yield Query(f"DELETE FROM {table} WHERE {which}{_ONLY.get(table, '')}", rows=gone)

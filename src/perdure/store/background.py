@@ -20,6 +20,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 #: Seconds of rest for each second of work: while there are others, and while nobody knows of any.
 REST, REST_ALONE = 4.0, 0.5
+#: It rests no longer than this: the time in which it waited for others counts as work, too.
+REST_MAX_S = 1.0
 
 
 class Worker(Protocol):
@@ -49,7 +51,8 @@ class Background:
             now_s = asyncio.get_running_loop().time
             began_s = now_s()
             yield
-            await asyncio.sleep((REST if self.others else REST_ALONE) * (now_s() - began_s))
+            rest_s = (REST if self.others else REST_ALONE) * (now_s() - began_s)
+            await asyncio.sleep(min(REST_MAX_S, rest_s))
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -318,6 +318,9 @@ class Store(Protocol):
     async def forget_onces(self, age_ms: int, limit: int) -> int:
         """Delete keys that were used once longer ago; how many."""
 
+    async def forget_staged(self, age_ms: int, limit: int) -> int:
+        """Delete words that were indexed ahead for a save that never came; how many chunks."""
+
     async def forget_deliveries(self, age_ms: int, limit: int) -> int:
         """Delete deliveries to webhooks that were sent longer ago; how many."""
 

@@ -109,6 +109,7 @@ NEW_CHUNK = {
     "anchor": "text", "page": "int", "model": "text", "vector": "bytea", "heading": "text", "text": "text",
     "scope": "text", "words": "text",
 }  # fmt: skip
+NEW_STAGED = {"id": "text", "words": "text", "model": "text", "vector": "bytea"}
 NEW_CONNECTION = {
     "org": "text", "document_id": "text", "chunk_id": "text", "other_document_id": "text", "other_id": "text",
     "score": "double precision", "model": "text",
@@ -305,6 +306,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
     name: str
+    one_writer = False  # whether one transaction writes at a time
     GUARD = (
         "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "
         "WHERE id = $1 AND flush = $2 - 1 RETURNING beat_ms, (SELECT max(needs) FROM migration), "
@@ -825,8 +827,12 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CALL_ADD: str
     CALLS_FORGET: str
     CHUNK_ADD: str
-    CHUNK_ADD_STAGED: str | None = None  # where words are indexed before the chunks are added (`staging`)
-    STAGED_DROP: str | None = None  # what was indexed so and is not needed any more
+    CHUNK_ADD_STAGED: str  # of a document whose words are indexed already (`staging`)
+    STAGED_ADD: str
+    STAGED_DROP: str  # all of a document
+    STAGED_FORGET: str
+    STAGED_LAST: str | None = None  # the last number that was given, where the one who stages gives them
+    STAGED_RESERVE: Sequence[str] = ()  # no chunk that is added meanwhile gets one of these numbers
     CHUNK_DROP: str
     CHUNKS_GO: str  # whether chunks may be deleted in this transaction: "1" or ""
     INDEXED_SET: str
@@ -838,6 +844,10 @@ class Dialect(CountingSql, FairnessSql, ABC):
     CHUNK_FOUND: str  # numbers of chunks, up to a limit
     CHUNK_WORDS: str  # of some documents' chunks, so many of each, by their ids, which follow from a hash
     CHUNK_HITS: str
+
+    def keep_staged(self, org: str, document_id: str) -> Steps[None]:
+        """Let nobody forget the staged chunks of a document before this transaction ends."""
+        yield from ()
 
     @abstractmethod
     def looked_up(self, scope: Sequence[str], asked: Sequence[Sequence[Term]], alone: bool) -> str:

@@ -65,11 +65,12 @@ def _exchange(sql: Dialect, job: Job, new: ChunkSet, collection: str) -> Steps[i
         yield from expected(sql)
         yield from sliced(sql.CHUNK_DROP, gone)
         yield from expected(sql, over=True)
-    if len(new.chunks) < LARGE_CHUNKS or sql.CHUNK_ADD_STAGED is None or sql.STAGED_DROP is None:
+    if len(new.chunks) < LARGE_CHUNKS:
         yield from sliced(sql.CHUNK_ADD, list(chunks.values()))
     else:
+        yield from sql.keep_staged(*which)
         yield from sliced(sql.CHUNK_ADD_STAGED, list(chunks.values()))
-        yield Query(sql.STAGED_DROP, which)
+        yield Query(sql.STAGED_DROP, rows=[which])
     return len(gone)
 
 

@@ -41,10 +41,11 @@ PRODUCTS = 2_500_000_000
 _log = logging.getLogger("perdure.store")
 
 LOOK = """
-SELECT quote_ident(n.nspname), e.extversion, quote_ident(en.nspname), t.count = 3 AND v.vector AND v.unit, v.whole
+SELECT quote_ident(n.nspname), e.extversion, quote_ident(en.nspname), t.count = 5 AND v.vector AND v.unit, v.whole
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_extension e ON e.extname = 'vector' LEFT JOIN pg_namespace en ON en.oid = e.extnamespace
-CROSS JOIN LATERAL (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgenabled <> 'D'
+CROSS JOIN LATERAL (SELECT count(*) FROM pg_trigger t
+  WHERE t.tgrelid IN (c.oid, to_regclass('chunk_staged')) AND t.tgenabled <> 'D'
   AND t.tgname IN ('chunk_vector_come', 'chunk_vector_change', 'chunk_vector_go')) t
 CROSS JOIN LATERAL (SELECT
   EXISTS (SELECT 1 FROM pg_class v JOIN pg_attribute a ON a.attrelid = v.oid WHERE v.relnamespace = n.oid

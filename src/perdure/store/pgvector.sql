@@ -2,10 +2,11 @@
 -- {ours} is the schema of the table chunk, {theirs} that of the extension; nothing here depends on a search_path.
 
 -- Whoever is writing chunks comes to an end first, and whoever writes later meets the triggers.
-LOCK TABLE {ours}.chunk IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE {ours}.chunk, {ours}.chunk_staged IN SHARE ROW EXCLUSIVE MODE;
 
 DROP TABLE IF EXISTS {ours}.chunk_vector CASCADE;
--- Rows of up to 2,000 numbers stay whole on their page: a search reads all of them.
+-- Rows of up to 2,000 numbers stay whole on their page: a search reads all of them. Those of chunks that are staged have
+-- no organisation, so no search sees them.
 CREATE TABLE {ours}.chunk_vector (
   num         bigint PRIMARY KEY,
   org         text COLLATE "C" NOT NULL,
@@ -45,15 +46,20 @@ END $$;
 -- Keeps the table in step within the statement that changes chunks, whoever runs it: a program that has not seen the
 -- extension too, and one that may not write here itself.
 CREATE OR REPLACE FUNCTION {ours}.chunk_vector_follow() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
   IF TG_OP <> 'INSERT' THEN
-    DELETE FROM {ours}.chunk_vector v USING gone WHERE v.num = gone.num;
+    DELETE FROM {ours}.chunk_vector v USING gone WHERE v.num = gone.num AND (TG_TABLE_NAME = 'chunk' OR v.org = '');
+  END IF;
+  IF TG_OP = 'INSERT' AND TG_TABLE_NAME = 'chunk' THEN
+    UPDATE {ours}.chunk_vector v SET org = come.org FROM come WHERE v.num = come.num;
   END IF;
   IF TG_OP <> 'DELETE' THEN
     INSERT INTO {ours}.chunk_vector AS v (num, org, document_id, model, dimensions, vector)
-    SELECT num, org, document_id, model, octet_length(vector) / 4, {ours}.chunk_unit(vector) FROM come
+    SELECT num, CASE TG_TABLE_NAME WHEN 'chunk' THEN org ELSE '' END, document_id, model, octet_length(vector) / 4,
+      {ours}.chunk_unit(vector) FROM come
     WHERE octet_length(vector) BETWEEN 4 AND 64000
+    AND (SELECT known.num FROM {ours}.chunk_vector known WHERE known.num = come.num) IS NULL
     ON CONFLICT (num) DO UPDATE SET org = excluded.org, document_id = excluded.document_id, model = excluded.model,
       dimensions = excluded.dimensions, vector = excluded.vector;
   END IF;
@@ -68,4 +74,8 @@ CREATE OR REPLACE TRIGGER chunk_vector_come AFTER INSERT ON {ours}.chunk REFEREN
 CREATE OR REPLACE TRIGGER chunk_vector_change AFTER UPDATE ON {ours}.chunk REFERENCING OLD TABLE AS gone NEW TABLE AS come
   FOR EACH STATEMENT EXECUTE FUNCTION {ours}.chunk_vector_follow();
 CREATE OR REPLACE TRIGGER chunk_vector_go AFTER DELETE ON {ours}.chunk REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION {ours}.chunk_vector_follow();
+CREATE OR REPLACE TRIGGER chunk_vector_come AFTER INSERT ON {ours}.chunk_staged REFERENCING NEW TABLE AS come
+  FOR EACH STATEMENT EXECUTE FUNCTION {ours}.chunk_vector_follow();
+CREATE OR REPLACE TRIGGER chunk_vector_go AFTER DELETE ON {ours}.chunk_staged REFERENCING OLD TABLE AS gone
   FOR EACH STATEMENT EXECUTE FUNCTION {ours}.chunk_vector_follow();

@@ -36,6 +36,7 @@ from perdure.store.dialect import (
     NEW_ITEM,
     NEW_JOB,
     NEW_SAVED,
+    NEW_STAGED,
     OLD_DOCUMENT,
     OPEN_DOCUMENT,
     RECALL_SET,
@@ -333,6 +334,32 @@ class PostgresDialect(Dialect):
     )
 
     CHUNK_ADD = insert("chunk", NEW_CHUNK, UPSERT_CHUNK)
+    #: Under the number that its words and its vector have; a new one if they are not there as they are now.
+    CHUNK_ADD_STAGED = (
+        f"INSERT INTO chunk (num, {', '.join(NEW_CHUNK)}) "
+        f"SELECT coalesce(s.num, nextval('chunk_number')), {', '.join(f'r.{name}' for name in NEW_CHUNK)} "
+        f"FROM {unnest(NEW_CHUNK)} LEFT JOIN chunk_staged s ON s.org = r.org AND s.document_id = r.document_id "
+        "AND s.id = r.id AND s.scope = r.scope AND s.words = r.words AND s.model IS NOT DISTINCT FROM r.model "
+        f"AND s.vector IS NOT DISTINCT FROM r.vector {UPSERT_CHUNK}"
+    )
+    #: A purge that comes later finds these rows, and after one nothing is added.
+    STAGED_ADD = (
+        "WITH there AS MATERIALIZED (SELECT 1 FROM document WHERE org = $1 AND id = $2 FOR KEY SHARE) "
+        "INSERT INTO chunk_staged (org, document_id, scope, staged_ms, id, words, model, vector) "
+        f"SELECT $1, $2, $3, $4, r.* FROM there CROSS JOIN {unnest(NEW_STAGED, 4)} ON CONFLICT DO NOTHING"
+    )
+    STAGED_LOCK = (
+        "SELECT count(*) FROM (SELECT num FROM chunk_staged WHERE org = $1 AND document_id = $2 "
+        "ORDER BY num FOR UPDATE) s"
+    )
+    STAGED_DROP = (
+        f"DELETE FROM chunk_staged s USING {unnest({'org': 'text', 'document_id': 'text'})} "
+        "WHERE s.org = r.org AND s.document_id = r.document_id"
+    )
+    STAGED_FORGET = (
+        "DELETE FROM chunk_staged WHERE num IN "
+        "(SELECT num FROM chunk_staged WHERE staged_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING 1"
+    )
     CHUNKS_GO = "SELECT set_config('perdure.chunks_go', $1, true)"
     CHUNK_DROP = (
         f"DELETE FROM chunk c USING {unnest({'org': 'text', 'document_id': 'text', 'id': 'text'})} "
@@ -379,7 +406,8 @@ class PostgresDialect(Dialect):
         f"SELECT c.document_id, c.num, c.vector FROM {unnest({'document_id': 'text'}, 3)} JOIN chunk c "
         "ON c.org = $1 AND c.document_id = r.document_id AND c.model = $2 AND octet_length(c.vector) = $3"
     )
-    CHUNK_FOUND = "SELECT num FROM chunk WHERE found @@ CAST(CAST($2 AS text) AS tsquery) LIMIT $1"
+    #: With those that are staged: CHUNK_HITS leaves them out, and to look each up here takes as long as the search.
+    CHUNK_FOUND = "SELECT num FROM chunk_text WHERE found @@ CAST(CAST($2 AS text) AS tsquery) LIMIT $1"
     CHUNK_WORDS = (
         f"SELECT c.words FROM {unnest({'document_id': 'text', 'most': 'bigint'}, 1)} CROSS JOIN LATERAL ("
         "SELECT words FROM chunk WHERE org = $1 AND document_id = r.document_id ORDER BY id LIMIT r.most) c"
@@ -435,6 +463,11 @@ class PostgresDialect(Dialect):
         + " JOIN job k ON k.org = r.org AND k.id = r.id AND k.state = 'queued' FOR UPDATE OF k SKIP LOCKED) "
         + _TAKEN
     )
+
+    def keep_staged(self, org: str, document_id: str) -> Steps[None]:
+        yield Query(self.STAGED_LOCK, (org, document_id))
+        # a plan that was made while the table was empty would read all of it for every chunk
+        yield Query("SELECT set_config('enable_seqscan', 'off', true)")
 
     def looked_up(self, scope: Sequence[str], asked: Sequence[Sequence[Term]], alone: bool) -> str:
         groups = ((f"({' <-> '.join(map(_quoted, term))})" for term in group) for group in asked)

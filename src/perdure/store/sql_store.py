@@ -111,10 +111,12 @@ class SqlStore(
         return bool(await (await self._flusher_for(save)).submit(op))
 
     async def _flusher_for(self, save: Save) -> Flusher:
-        """Who writes the save of a large document."""
-        if self.sql.CHUNK_ADD_STAGED is not None:
-            await staging.stage(self, save)
-            return self.flusher
+        """Who writes the save of a large document, whose words are indexed by then."""
+        writes = self.flusher if self.sql.one_writer else self._second_flusher()
+        await staging.stage(self, save)
+        return writes
+
+    def _second_flusher(self) -> Flusher:
         if self._aside is None:
             self._aside = self._new_flusher(Aside(self.driver))
             self._aside.knows, self._aside.large_bytes = self.flusher.knows, self.flusher.large_bytes
@@ -459,6 +461,10 @@ class SqlStore(
     async def forget_calls(self, age_ms: int, limit: int) -> int:
         now_ms = self.clock.now_ms()
         return await self._write(lambda: exchange.forget(self.sql, now_ms, age_ms, limit))
+
+    async def forget_staged(self, age_ms: int, limit: int) -> int:
+        """Delete words that were indexed ahead for a save that never came; how many chunks."""
+        return await self._forget(self.sql.STAGED_FORGET, age_ms, limit)
 
     # --- settings of the whole store -------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class SqliteDialect(Dialect):
     """SQLite's own statements."""
 
     name = "sqlite"
+    one_writer = True
     MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
     WORKER_ADD = (
         "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
@@ -227,7 +228,25 @@ class SqliteDialect(Dialect):
         "VALUES ((SELECT num FROM chunk_staged s WHERE s.org = $1 AND s.document_id = $2 AND s.id = $3 "
         f"AND s.scope = ${[*NEW_CHUNK].index('scope') + 1} AND s.words = ${[*NEW_CHUNK].index('words') + 1}), ",
     )
+    STAGED_ADD = (
+        "INSERT INTO chunk_staged (org, document_id, scope, staged_ms, id, words, num) "
+        "SELECT $1, $2, $3, $4, $5, $6, $9 WHERE EXISTS (SELECT 1 FROM document WHERE org = $1 AND id = $2) "
+        "ON CONFLICT DO NOTHING"
+    )
     STAGED_DROP = "DELETE FROM chunk_staged WHERE org = $1 AND document_id = $2"
+    STAGED_FORGET = (
+        "DELETE FROM chunk_staged WHERE num IN (SELECT num FROM chunk_staged WHERE staged_ms < $1 LIMIT $2) "
+        "RETURNING 1"
+    )
+    STAGED_LAST = (
+        "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunk'), 0), "
+        "coalesce((SELECT max(num) FROM chunk_staged), 0))"
+    )
+    STAGED_RESERVE = (
+        "UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = 'chunk'",
+        "INSERT INTO sqlite_sequence (name, seq) SELECT 'chunk', $1 "
+        "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'chunk')",
+    )
     #: One writes at a time, so one row is enough.
     CHUNKS_GO = (
         "INSERT INTO tally (name, value) VALUES ('chunks_go', $1 <> '') "
