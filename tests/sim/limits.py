@@ -85,7 +85,9 @@ class Limits:
         if old.state != "running" or old.token is None:
             return
         saved = new.state == "running" and new.token == old.token and new.stage != old.stage
-        if (saved or new.state == "done") and (past := self._past.get(old.id)):
+        # what an earlier generation saved does not run again
+        ran = (new.document_id, new.pipeline, old.stage, new.generation) in self.book.saved
+        if ran and (saved or new.state == "done") and (past := self._past.get(old.id)):
             raise Violation(
                 "limit", f"{new.key} ran {old.stage} without room under {', '.join(sorted(past))}"
             )

@@ -17,7 +17,7 @@ from perdure.watch.board import Board
 from perdure.watch.overall import Overall
 from perdure.watch.shared_counters import SharedCounters
 from tests.doors.command import COMMAND, environment
-from tests.ports import free_ports
+from tests.ports import adjacent_ports, free_ports
 from tests.watch.failing import app, notes
 from tests.watch.monitoring import fetched, until_ready
 
@@ -103,12 +103,11 @@ def test_a_failure_in_a_worker_process_raises_the_counters_of_the_server(
 
 def test_a_worker_with_a_port_of_its_own_is_not_counted_twice(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/notes.db"
-    first, *_ = ports = [*free_ports(1)]
-    ports.append(first + 1)
+    first, second = adjacent_ports()
     added(store, "refuse")
     worker = ("worker", "tests.watch.failing:app", "--store", store)
     with process(*worker, PERDURE_METRICS_PORT=str(first)) as one:
-        urls = [f"http://127.0.0.1:{port}/metrics" for port in ports]
+        urls = [f"http://127.0.0.1:{port}/metrics" for port in (first, second)]
         until_ready(urls[0], one)
         until(urls[0], DEAD, 1)
         with process(*worker, PERDURE_METRICS_PORT=str(first)) as two:
