@@ -129,8 +129,9 @@ def read(doc: Document) -> str:
 def confined(doc: Document) -> str:
     """The same without rights, where one process serves several documents."""
     if doc.text.startswith("tree"):
+        found = os.listdir(tempfile.gettempdir())
         deep(Path(tempfile.gettempdir()), 1_200)  # more than Python recurses
-        return str(os.getpid())
+        return f"{os.getpid()} {found}"
     return attack(doc)
 
 

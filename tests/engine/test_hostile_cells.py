@@ -119,9 +119,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_very_deep_tree_is_removed_before_the_next_document(temporary: Path) -> None:
     with trial(held, cells=True, concurrency=1) as app:
-        ids = [app.add(text=f"tree {n}", pipeline=held).id for n in range(2)]
-        assert drain(app).done == 2
-        assert len({app.output(id_, "confined") for id_ in ids}) == 1  # one process served both
+        ids = [app.add(text=f"tree {n}", pipeline=held).id for n in range(5)]
+        assert drain(app).done == 5
+        outputs = [str(app.output(id_, "confined")) for id_ in ids]
+        assert all(output.endswith("[]") for output in outputs)
+        # on a busy machine a process may be replaced, but at least one served several documents
+        assert len({output.split()[0] for output in outputs}) < 5
     assert list(temporary.iterdir()) == []
 
 
