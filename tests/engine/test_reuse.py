@@ -19,7 +19,7 @@ import pytest
 
 from perdure import Document, Perdure, Pipeline
 from perdure.engine import host
-from perdure.engine.behind import ATTRIBUTES, BEHIND, LONG_TURN_NS, SCHED_SETATTR
+from perdure.engine.behind import ATTRIBUTES, FAR_BEHIND, LONG_TURN_NS, SCHED_SETATTR
 from perdure.engine.host import REST_S
 from perdure.engine.isolate import CellCrashed, CellDoubtful, Limits, Nursery, RemoteError
 from perdure.errors import PipelineInvalid
@@ -79,7 +79,7 @@ def takes_long(_: bytes, __: Callable[[bytes], bytes]) -> bytes:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with subprocess.Popen(["sleep", "60"]) as started:
         while min(os.getpriority(os.PRIO_PROCESS, one) for one in (0, started.pid)) < min(
-            19, before + BEHIND
+            19, before + FAR_BEHIND
         ):
             time.sleep(0.01)
         started.kill()
@@ -149,7 +149,7 @@ async def test_one_with_a_heavy_document_stands_behind_others_from_its_start_and
     usual, heavy = [
         (await run(nursery, standing, limits=Limits(behind=behind))).split() for behind in (False, True)
     ]
-    assert int(heavy[1]) == min(19, int(usual[1]) + BEHIND)
+    assert int(heavy[1]) == min(19, int(usual[1]) + FAR_BEHIND)
     if platform.machine() in SCHED_SETATTR and LINUX >= (6, 12):
         assert int(usual[2]) < int(heavy[2]) == LONG_TURN_NS
     again = (await run(nursery, standing, limits=Limits(behind=True))).split()

@@ -13,7 +13,8 @@ import platform
 import struct
 from contextlib import suppress
 
-BEHIND = 5  # levels of niceness
+BEHIND = 5  # levels of niceness that any cell stands behind the worker
+FAR_BEHIND = 10  # and besides, if its document is heavy
 LONG_TURN_NS = 100_000_000
 #: The number of the call sched_setattr; the C library has no name for it.
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
@@ -24,7 +25,7 @@ ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 def stand_behind(pid: int = 0) -> None:
     """Let this process give way to others; where the kernel knows no turns, by its niceness alone."""
     with suppress(OSError):
-        niceness = min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)
+        niceness = min(19, os.getpriority(os.PRIO_PROCESS, pid) + FAR_BEHIND)
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
         _ask_long_turns(pid, niceness)
 

@@ -102,6 +102,11 @@ class Execution:
         if self.job.suspect and stage.timeout is None and stage.stall is None:
             self.stall = current().suspect_stall_s  # nobody else would ever end it
 
+    @property
+    def heavy(self) -> bool:
+        """Whether the stage reads so much that documents of others are to go before it."""
+        return self.journey.document.size + sum(map(len, self.raws.values())) >= HEAVY_BYTES
+
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
         job, stage = self.job, self.stage
@@ -115,6 +120,8 @@ class Execution:
                         await self._turn(
                             stack, self.runner.nursery.gate.enter(job.org, stage.memory_mb << 20)
                         )
+                        if self.heavy and self.runner.store.background.others:
+                            await self._turn(stack, self.runner.nursery.heavy)
                         self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
                         return await self._in_cell()
                 except StageAbsent:
@@ -231,8 +238,7 @@ class Execution:
             known, str(room) if room else None, None if settings is None else settings_for_cell(settings, passed),
             trusted, list(self.runner.pipelines) if trusted else [],
         )  # fmt: skip
-        heavy = journey.document.size + sum(map(len, self.raws.values())) >= HEAVY_BYTES
-        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall, behind=heavy)
+        limits = Limits(stage.memory_mb << 20, stage.cpu_s, self.timeout, self.stall, behind=self.heavy)
         # one in a sandbox cannot import another stage's module
         whose = self.job.org if box is None else f"{self.job.org} {stage.target}"
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from perdure.core.frozen import frozen
 from perdure.engine import call, crossing, rooms
+from perdure.engine.behind import stand_behind
 from perdure.engine.call import Call
 from perdure.engine.nursery import ENDED, REPORT, REQUEST, STARTED, children
 from perdure.engine.sandbox import in_force
@@ -41,6 +42,7 @@ class Kind:
     preload: tuple[str, ...]
     environment: dict[str, str]
     boxed: bool = False
+    behind: bool = False  # its cells are for heavy documents; its imports alone would keep others waiting
 
 
 class Host:
@@ -66,6 +68,8 @@ class Host:
         control.setblocking(False)
         with theirs:
             host = cls(_spawn(theirs, kind_.environment), control, kind_.boxed)
+        if kind_.behind:
+            stand_behind(host.process.pid)
         hello = {"parent": os.getpid(), "path": path, "preload": preload, "boxed": kind_.boxed}
         try:
             async with asyncio.timeout(WARM_S):

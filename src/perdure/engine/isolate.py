@@ -62,6 +62,9 @@ class Nursery:
         self._sandbox = sandbox
         self.passes = passes(env)
         self.gate = Gate(memory_bytes)
+        self.heavy = asyncio.Semaphore(
+            max(1, cores() // 2)
+        )  # cells of heavy documents at a time, beside others
         self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self._home = _directory()  # stage code may leave it before a nursery is started again
         self._hosts: dict[tuple[bool, bool], asyncio.Task[Host]] = {}
@@ -160,7 +163,7 @@ class Nursery:
         ):
             path = [os.path.join(self._home, str(entry)) for entry in sys.path]
             variables = dict(os.environ) if trusted else environment(os.environ, boxed, self.passes)
-            kind = Kind(self._boxed if boxed else self._preload, variables, boxed)
+            kind = Kind(self._boxed if boxed else self._preload, variables, boxed, behind=trusted)
             task = self._hosts[boxed, trusted] = asyncio.create_task(Host.start(kind, path))
         host = await asyncio.shield(task)
         if boxed and self._sandbox == "require" and not host.in_force:
@@ -170,6 +173,11 @@ class Nursery:
                 f"{missing}; use Linux 5.13 or newer and allow both in the container, or set it to auto"
             )
         return host
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _directory() -> str:

@@ -33,7 +33,7 @@ from perdure.store.operations import (
 
 if TYPE_CHECKING:
     from perdure.store.auditing import Balance
-    from perdure.store.background import Worker
+    from perdure.store.background import Background, Worker
     from perdure.store.counting import Counts
     from perdure.store.stuck import Page, Run, StuckJob
 
@@ -142,6 +142,11 @@ class Store(Protocol):
         """
 
     async def close(self) -> None: ...
+
+    @property
+    def background(self) -> Background:
+        """Turns of long work, and whether documents of several organisations are in work."""
+
     def give_way(self, worker: Worker) -> None:
         """Let long work of one document rest much while this worker, or another one, has others."""
 

@@ -28,6 +28,9 @@ from perdure.store.private import file_mode, make_directory, open_private
 
 #: What file systems without hard links answer to one.
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+#: A large blob is written to the disk in pieces: on many file systems a commit of the store waits for all data that
+#: another process has not synced yet.
+SYNC_BYTES = CHUNK_BYTES
 _SHARDS = [f"{number:02x}" for number in range(256)]
 
 
@@ -88,7 +91,7 @@ class DirectoryBlobs:
         with self._reported():
             if not self._renew(digest):
                 with self._temporary_file() as file:
-                    file.write(data)
+                    _write(data, file)
                     self._adopt(file, digest)
         return digest
 
@@ -269,7 +272,22 @@ def _copy(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
         digest.update(piece)
         target.write(piece)
         size += len(piece)
+        if size % SYNC_BYTES == 0:
+            _sync_data(target)
     return digest.hexdigest(), size
+
+
+def _write(data: bytes, target: BinaryIO) -> None:
+    """Write it a piece at a time."""
+    for start in range(0, len(data), SYNC_BYTES):
+        target.write(memoryview(data)[start : start + SYNC_BYTES])
+        if len(data) > SYNC_BYTES:
+            _sync_data(target)
+
+
+def _sync_data(file: BinaryIO) -> None:
+    file.flush()
+    os.fdatasync(file.fileno())
 
 
 def _age_ms(status: os.stat_result) -> int:
