@@ -20,6 +20,7 @@ from perdure.api import entries, jsons, serve
 from perdure.api.readers import Readers
 from perdure.api.refused import Invalid, Refused
 from perdure.engine import intake
+from perdure.engine.behind import FAR_BEHIND
 from perdure.errors import InputInvalid, InputTooLarge
 from tests.api.held import fail, until
 from tests.api.server import Server
@@ -219,7 +220,7 @@ def test_the_process_has_no_secrets_and_stands_behind(
     async def work(made: Readers) -> None:
         process = psutil.Process(await made.run("acme", os.getpid))
         assert "hunter2canary" not in f"{process.environ()} {process.cmdline()}"
-        assert process.nice() == psutil.Process().nice() + 5
+        assert process.nice() == psutil.Process().nice() + FAR_BEHIND
 
     readers(work)
 

@@ -168,7 +168,9 @@ def test_json_of_too_many_values_is_not_read(monkeypatch: pytest.MonkeyPatch) ->
         checker().answer(part(0, b"[" + b"[]," * 10 + b"1]"))
 
 
-def test_commas_in_a_text_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("piece", [1, 7, 1 << 18])
+def test_commas_in_a_text_are_no_values(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_messages, "COUNTED_BYTES", piece)
     monkeypatch.setattr(cell_messages, "JSON_VALUES_MAX", 10)
     monkeypatch.setattr(cell_messages, "VALUES_SURE", 5)
     table = json.dumps(['1,2,[3,{"4",\\' * 10, {"a,b": 'c"', "\\": "{" * 99}]).encode()
