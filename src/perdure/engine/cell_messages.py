@@ -327,7 +327,7 @@ def _values(raw: bytes) -> int:
 
 
 def _separators(raw: bytes, start: int, end: int) -> int:
-    """The commas and brackets from start to end, counted in pieces: nothing else runs in the worker during one count."""
+    """The commas and brackets from start to end, counted in pieces: nothing else runs in the worker meanwhile."""
     return sum(
         raw.count(each, at, min(at + COUNTED_BYTES, end))
         for at in range(start, end, COUNTED_BYTES)

@@ -117,11 +117,11 @@ class Execution:
             if in_cell(self.runner, job, stage, self.raws):
                 try:
                     async with AsyncExitStack() as stack:
+                        if self.heavy and self.runner.store.background.others:
+                            await self._turn(stack, self.runner.nursery.heavy(job.org))
                         await self._turn(
                             stack, self.runner.nursery.gate.enter(job.org, stage.memory_mb << 20)
                         )
-                        if self.heavy and self.runner.store.background.others:
-                            await self._turn(stack, self.runner.nursery.heavy)
                         self.runner.slate.start(self.journey.slot, 0, stage.lease_ms, IN_CELL)
                         return await self._in_cell()
                 except StageAbsent:

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from perdure.core.frozen import frozen
 from perdure.engine.call import Accept, Call, OnMessage, OnStart
@@ -62,9 +63,7 @@ class Nursery:
         self._sandbox = sandbox
         self.passes = passes(env)
         self.gate = Gate(memory_bytes)
-        self.heavy = asyncio.Semaphore(
-            max(1, cores() // 2)
-        )  # cells of heavy documents at a time, beside others
+        self._heavy: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.lone_suspect = asyncio.Lock()  # of suspects that no cell can run, one runs here at a time
         self._home = _directory()  # stage code may leave it before a nursery is started again
         self._hosts: dict[tuple[bool, bool], asyncio.Task[Host]] = {}
@@ -74,6 +73,11 @@ class Nursery:
     def boxes(self) -> bool:
         """Whether calls go into a sandbox if they ask for it."""
         return self._sandbox != "off"
+
+    def heavy(self, org: str) -> asyncio.Semaphore:
+        """A place for a cell with a heavy document. Each organisation has half as many as there are processors: others
+        neither share their processors with all its documents nor wait for one that hangs."""
+        return self._heavy.setdefault(org, asyncio.Semaphore(max(1, cores() // 2)))
 
     async def warm(self, trusted: bool = False) -> None:
         """Have the modules imported; PreloadFailed names the one that cannot be."""
