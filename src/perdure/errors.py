@@ -38,7 +38,8 @@ from urllib.parse import unquote
 
 SECRET_CHARACTERS_MIN = 6  # shorter values are words of any text
 _WORD = re.compile(r"[^\s'\"<>]+")
-_PARAMETER = re.compile(r"(?<=[?&])([a-z_]*(?:password|secret|token|key)[a-z_]*)=[^\s&'\"]+", re.IGNORECASE)
+_PARAMETER = re.compile(r"(?<=[?&])([A-Za-z_]*+)=[^\s&'\"]++")
+_SECRET_NAMES = ("password", "secret", "token", "key")
 _PASSWORD = re.compile(r"[?&]password=([^&]+)")
 _hidden: tuple[str, ...] = ()  # the longest first: one may be a part of another
 
@@ -71,7 +72,7 @@ def redacted(text: str) -> str:
             text = text.replace(value, "***")
     if "@" in text:
         text = _WORD.sub(lambda word: _without_passwords(word[0]), text)
-    return _PARAMETER.sub(r"\1=***", text) if "=" in text else text
+    return _PARAMETER.sub(_without_value, text) if "=" in text else text
 
 
 def address_shown(address: str) -> str:
@@ -93,12 +94,19 @@ def host_shown(url: str) -> str:
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}/…"
 
 
+def _without_value(parameter: re.Match[str]) -> str:
+    """Return a parameter of an address, without its value if its name speaks of a secret."""
+    name = parameter[1].lower()
+    return f"{parameter[1]}=***" if any(word in name for word in _SECRET_NAMES) else parameter[0]
+
+
 def _without_passwords(word: str) -> str:
     """Return a word without the passwords of the addresses in it; each begins with a scheme and `:/`."""
     shown, *rests = word.split(":/")
+    parts = [shown]
     for rest in rests:
-        shown = f"{shown}:/{_without_password(rest, shown.endswith(('postgres', 'postgresql')))}"
-    return shown
+        parts.append(_without_password(rest, parts[-1].endswith(("postgres", "postgresql"))))
+    return ":/".join(parts)
 
 
 def _without_password(address: str, keeps_user: bool) -> str:

@@ -51,6 +51,9 @@ def _derived(pattern: re.Pattern[Any]) -> Iterator[Pump]:
         if before:
             yield "", before + again, ""
             yield "", before + again * 8, "\x00"
+    befores, words = dict.fromkeys(["", *_looked_behind(list(tree))]), dict.fromkeys(_words(list(tree)))
+    for before, word in product(befores, words):
+        yield before, word, "\x00"
     for whole in _samples(list(tree), 2):
         if whole:
             yield "", whole, "\x00"
@@ -66,6 +69,29 @@ def _repeats(items: Sequence[Any], befores: Sequence[str]) -> Iterator[tuple[str
                 for before, times in product(here, (1, 3)):
                     yield from ((before, again) for again in _samples(inner, times) if again)
             yield from _repeats(inner, here)
+
+
+def _words(items: Sequence[Any]) -> Iterator[str]:
+    """Texts that stand in the pattern as they are: an alternative again and again may fit a repeat before it, too."""
+    word = ""
+    for kind, value in [*items, (None, None)]:
+        if kind is sre.LITERAL:
+            word += chr(value)
+            continue
+        if len(word) > 1:
+            yield word
+        word = ""
+        for inner, _ in _inside(kind, value):
+            yield from _words(inner)
+
+
+def _looked_behind(items: Sequence[Any]) -> Iterator[str]:
+    """Texts that must stand before what the pattern takes."""
+    for kind, value in items:
+        if kind is sre.ASSERT and value[0] < 0:
+            yield from _samples(list(value[1]), 1)
+        for inner, _ in _inside(kind, value):
+            yield from _looked_behind(inner)
 
 
 def _inside(kind: Any, value: Any) -> Iterator[tuple[list[Any], bool]]:

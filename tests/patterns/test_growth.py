@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.errors import redacted
 from perdure.pipelines.chunk import chunks
 from perdure.pipelines.extract.archive import parse_xml
 from perdure.pipelines.extract.docx_parts import W, numbered_lists
@@ -61,6 +62,10 @@ WORK: dict[str, Work] = {
     "spaces between lines": _repeated("<span> </span>", _page, "a<br>", "b"),
     "a heading of spaces": _repeated("# a" + " " * 990 + "b\n", lambda text: list(headings_of(text, ""))),
     "signs of parts": _repeated("<!-- page=1 -->    ", _chunks, "a", "x"),
+    "secrets after a question mark": _repeated("key", redacted, "?", "-="),
+    "many parameters": _repeated("?key=", redacted),
+    "many addresses": _repeated("://a", redacted, "@"),
+    "slashes in an address": _repeated(":/", redacted, "postgres", "@"),
     "signs on lines": _repeated("<!-- page=1 -->\n\n", _chunks, "a", "x"),
     "a line without a pause": _repeated("a", _chunks),
     "headings alone": _repeated("# a\n", _chunks),

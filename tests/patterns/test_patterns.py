@@ -44,6 +44,7 @@ def test_the_time_of_a_pattern_grows_with_the_text_and_not_faster(part: int) -> 
         (r"[^\s<>]+@[^\s<>]+", "search"),
         (r"a=\s*'?\s*\w", "match"),
         (rb"(\w+\s?)*:", "fullmatch"),
+        (r"(?<=[?&])([a-z_]*(?:secret|key)[a-z_]*)=", "sub"),
     ],
 )
 def test_a_pattern_that_goes_back_and_back_is_found(pattern: str | bytes, method: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import AsyncPerdure
 from perdure.store.blobs.table import WRITES_MAX
-from perdure.store.postgres_session import POOL_MAX
+from perdure.store.walks import READERS
 
 pytestmark = pytest.mark.full
 
@@ -23,7 +23,7 @@ def test_whoever_reads_does_not_wait_for_blobs_that_are_written(postgres_store_u
         try:
             async with holder.transaction():
                 await holder.execute("LOCK TABLE blob_head IN EXCLUSIVE MODE")  # whoever writes waits
-                writes = [asyncio.create_task(app.blobs.put(os.urandom(99))) for _ in range(2 * POOL_MAX)]
+                writes = [asyncio.create_task(app.blobs.put(os.urandom(99))) for _ in range(2 * READERS)]
                 waiting = (
                     "SELECT count(*) FROM pg_locks WHERE relation = 'blob_head'::regclass AND NOT granted"
                 )
@@ -32,7 +32,7 @@ def test_whoever_reads_does_not_wait_for_blobs_that_are_written(postgres_store_u
                 async with asyncio.timeout(20):
                     assert await app.store.keys() == []
                     assert not await app.blobs.exists("0" * 64)
-            assert len(set(await asyncio.gather(*writes))) == 2 * POOL_MAX
+            assert len(set(await asyncio.gather(*writes))) == 2 * READERS
         finally:
             await holder.close()
             await app.close()

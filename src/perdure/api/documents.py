@@ -52,7 +52,7 @@ class Listed(BaseModel):
     status: Annotated[str | None, Field(max_length=100, description="The same as `state`.")] = None
     collection: Annotated[str | None, Field(max_length=1000)] = None
     pipeline: Annotated[str | None, Field(max_length=1000)] = None
-    name: Annotated[str | None, Field(max_length=1000, description="Any part of it.")] = None
+    name: Annotated[str | None, Field(max_length=200, description="Any part of it.")] = None
     created_after: Moment | None = Field(default=None, description="With a time zone.")
     created_before: Moment | None = None
     finished_after: Moment | None = None

@@ -306,6 +306,7 @@ class Dialect(CountingSql, FairnessSql, ABC):
     """Statements that both databases take as they are."""
 
     name: str
+    POSITION: str  # the function that finds a text in another one
     one_writer = False  # whether one transaction writes at a time
     GUARD = (
         "UPDATE worker SET flush = $2, beat_ms = coalesce(CAST($3 AS bigint), perdure_now()) "

@@ -39,7 +39,8 @@ class Wanted:
     stage: str | None = None
     collection: str | None = None
     pipeline: str | None = None
-    name: str | None = None  # a pattern
+    name: str | None = None  # a part of it, in lower case
+    position: str = "instr"  # the function that finds a text in another one
     created_from_ms: int | None = None
     created_to_ms: int | None = None
     finished_from_ms: int | None = None
@@ -133,7 +134,7 @@ def _narrower(asked: Conditions, w: Wanted, t: str = "d.") -> None:
     if w.org is None:
         asked.where(f"{t}collection = {{}}", w.collection)
     asked.where(f"{t}pipeline = {{}}", w.pipeline)
-    asked.where(f"lower({t}name) LIKE {{}} ESCAPE '!'", w.name)
+    asked.where(f"{w.position}(lower({t}name), {{}}) > 0", w.name)
     asked.where(f"{t}finished_ms >= {{}}", w.finished_from_ms)
     asked.where(f"{t}finished_ms < {{}}", w.finished_to_ms)
 

@@ -6,12 +6,13 @@ index that has those of the wanted state, collection or time of end in it finds 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from heapq import nlargest
 from typing import Any
 
+from perdure.errors import InputInvalid
 from perdure.store import rows
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import ORGS
@@ -30,14 +31,20 @@ from perdure.store.list_statements import (
 )
 from perdure.store.reading import Reading
 from perdure.store.records import Place, Status
+from perdure.store.walks import Walks
 
 LOOK = 2_000
+NAME_PART_MAX = 200
 SIZE_LEAST, SIZE_GROWTH = 2, 4  # of what is read of each organisation, where all are listed
 Key = tuple[int, str, str]  # created_ms, id, organisation: in the order of the list
 
 
 class Listing(Reading):
     """See the module."""
+
+    @cached_property
+    def walks(self) -> Walks:
+        return Walks()
 
     async def documents(
         self, org: str | None = None, state: str | Sequence[str] | None = None, after: str | None = None,
@@ -47,12 +54,23 @@ class Listing(Reading):
         """The next documents after this place, those that came last first. By pipeline, or by a part of the name, all
         are looked at. `times`: `created_from_ms` and the like, see `Wanted`."""
         states = (state,) if isinstance(state, str) else tuple(state or ())
-        like = None if name is None else "%" + re.sub(r"([!%_])", r"!\1", name.lower()) + "%"
         place = None if after is None else Place.of(after)
         wanted = Wanted(
-            org, tuple(map(str, states)), stage, collection, pipeline, like, after=place, limit=limit, **times
-        )
-        return await self._read(lambda: _page(self.sql, wanted))
+            org, tuple(map(str, states)), stage, collection, pipeline, _part(name), self.sql.POSITION,
+            after=place, limit=limit, **times,
+        )  # fmt: skip
+        if not wanted.narrow:
+            return await self._read(lambda: _page(self.sql, wanted))
+        async with self.walks.turn(org):
+            return await self._read(lambda: _page(self.sql, wanted))
+
+
+def _part(name: str | None) -> str | None:
+    """The part of a name as the database looks for it. Raises: InputInvalid for one that is long: the time of a look
+    grows with it."""
+    if name is not None and len(name) > NAME_PART_MAX:
+        raise InputInvalid(f"a part of a name has at most {NAME_PART_MAX} characters, not {len(name)}")
+    return None if name is None else name.lower()
 
 
 def _page(sql: Any, w: Wanted) -> Steps[list[Status]]:

@@ -70,6 +70,7 @@ class PostgresDialect(Dialect):
     """PostgreSQL's own statements."""
 
     name = "postgres"
+    POSITION = "strpos"
     #: It takes a lock on the whole server at commit, so it is sent only when somebody sleeps.
     NOTIFY = "SELECT pg_notify('perdure', '') WHERE EXISTS (SELECT 1 FROM worker WHERE idle)"
     MIGRATED = "SELECT 1 WHERE to_regclass('migration') IS NOT NULL"

@@ -22,6 +22,7 @@ from perdure.store.base import DataRefused
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
 from perdure.store.postgres_transaction import transaction
+from perdure.store.walks import READERS
 
 SETTINGS = {
     "idle_in_transaction_session_timeout": "5s",
@@ -34,7 +35,6 @@ SETTINGS = {
 #: stale statistics each time would rather read whole tables, and planning costs more than a small flush.
 PLANNING = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 CONNECT_S = 5.0
-POOL_MAX = 4
 STATEMENTS_KEPT = 100
 #: A link that went silent tells nobody; without this the kernel would wait for a quarter of an hour.
 SILENT_S = 40.0  # longer than the server lets a statement take
@@ -117,7 +117,7 @@ class Sessions:
             return await asyncpg.create_pool(
                 self.url,
                 min_size=0,
-                max_size=POOL_MAX,
+                max_size=READERS,
                 timeout=CONNECT_S,
                 connection_class=UnsharedConnection,
                 statement_cache_size=self._kept(self.url),

@@ -33,6 +33,7 @@ from perdure.store.sqlite_dialect import SqliteDialect
 from perdure.store.sqlite_files import OpenFiles, refuse_half_deleted, writer_of
 from perdure.store.sqlite_look import look, only_readable, read_only
 from perdure.store.turn import Turn
+from perdure.store.walks import READERS
 
 T = TypeVar("T")
 NETWORK_FILESYSTEMS = frozenset(
@@ -76,7 +77,7 @@ class SqliteDriver:
     async def open(self) -> None:
         refuse_network_filesystem(self.path)
         self._writer = ThreadPoolExecutor(1, WRITER)
-        self._readers = ThreadPoolExecutor(2, "perdure-reader")
+        self._readers = ThreadPoolExecutor(READERS, "perdure-reader")
         self.only_looks = only_readable(self.path)
         if self.only_looks:
             self._clock = SteadyWall()
@@ -155,8 +156,9 @@ class SqliteDriver:
                 connection = self._connection()
                 connection.execute("BEGIN")
                 try:
-                    return drive(connection, steps())
+                    return drive(connection, steps(), self._read_begins)
                 finally:
+                    self._local.end_s = math.inf
                     connection.execute("ROLLBACK")
 
         return await self._in(self._readers, run)
@@ -185,6 +187,14 @@ class SqliteDriver:
         self._turn.advance()
         self._end_statement_s = math.inf if many else time.monotonic() + STATEMENT_S
 
+    def _read_begins(self, many: bool) -> None:
+        """A statement of a read begins, and must end in time, too."""
+        self._local.end_s = math.inf if many else time.monotonic() + STATEMENT_S
+
+    def _read_progressed(self) -> bool:
+        """Called by SQLite in the thread that reads; True ends the statement."""
+        return time.monotonic() > float(self._local.end_s)
+
     def _progressed(self) -> bool:
         """Called by SQLite while a statement runs; True ends it."""
         self._turn.advance()
@@ -207,6 +217,9 @@ class SqliteDriver:
             cache_kb = WRITER_CACHE_KB if writes else READER_CACHE_KB
             found = look(self.path) if self.only_looks else connect(self.path, cache_kb)
             found.create_scalar_function("perdure_now", lambda *_: self._clock.now_ms(), 0)
+            if not writes:
+                self._local.end_s = math.inf
+                found.set_progress_handler(self._read_progressed, STEPS)
             self._local.connection = found
             self._connections.append(found)
         return found

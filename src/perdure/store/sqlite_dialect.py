@@ -76,6 +76,7 @@ class SqliteDialect(Dialect):
 
     name = "sqlite"
     one_writer = True
+    POSITION = "instr"
     MIGRATED = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'"
     WORKER_ADD = (
         "INSERT INTO worker (kind, name, queues, started_ms, beat_ms) SELECT $1, $2, $3, now_ms, now_ms "
