@@ -226,7 +226,7 @@ def test_the_place_is_in_the_code_of_the_stage_not_in_the_library_that_it_called
     with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
     place = describe("parse", caught.value).place or ""
-    assert re.fullmatch(rf"{re.escape(__file__)}:\d+ in test_the_place_\w+", place)
+    assert re.fullmatch(r"tests/core/test_outcome.py:\d+ in test_the_place_\w+", place)
 
 
 def test_an_error_without_words_is_described_by_its_class() -> None:

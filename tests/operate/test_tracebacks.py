@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from perdure import Document, Pipeline, Result
 from perdure.cli.main import app as command
-from perdure.core.outcome import TRACEBACK_MAX
+from perdure.core.traces import TRACEBACK_MAX
 from perdure.errors import RateLimited
 from perdure.testing import drain, trial
 

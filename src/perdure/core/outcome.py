@@ -9,9 +9,6 @@ from __future__ import annotations
 import copy
 import math
 import random
-import re
-import sysconfig
-import traceback
 from collections.abc import Callable
 from dataclasses import field, replace
 
@@ -21,6 +18,7 @@ from perdure.core.frozen import frozen
 from perdure.core.lane import uses_of
 from perdure.core.model import Job, Policy
 from perdure.core.refusal import refused
+from perdure.core.traces import place_of, traced
 from perdure.errors import (
     DependencyDown,
     Flickering,
@@ -49,12 +47,6 @@ ACCIDENT, ACCIDENTS_MOST = 1e-6, 0.98
 FLICKER_MS_MAX = 10_000
 MESSAGE_MAX = 4_000
 #: Letters of a traceback that are kept.
-TRACEBACK_MAX = 8_000
-#: Where code stands that the author of a stage did not write.
-LIBRARIES = (
-    "<frozen",
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
 #: Signals that people and service managers send; a process that dies of one proves nothing about its document.
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 
@@ -292,7 +284,7 @@ def describe(stage: str, error: BaseException) -> Failure:
         message = str(error)[:MESSAGE_MAX]
     except Exception:  # an exception whose own text cannot be had must still be recorded
         message = ""
-    place = _place(error) if code == "unexpected" else None
+    place = place_of(error) if code == "unexpected" else None
     named = _read(error, "dependency") or (
         _read(error, "name") if isinstance(error, DependencyDown) else None
     )
@@ -300,30 +292,11 @@ def describe(stage: str, error: BaseException) -> Failure:
     return Failure(stage, name, str(code)[:100], message or name, status, place, dependency)
 
 
-def traced(error: BaseException) -> str | None:
-    """The whole traceback with its causes, of another process as its note tells; the end of one that is too long."""
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # of an exception whose own text cannot be had
-        return None
-    return text if len(text) <= TRACEBACK_MAX else f"…{text[1 - TRACEBACK_MAX :]}"
-
-
 def _status(error: BaseException, foreign: bool) -> int | None:
     """The HTTP status that it carries; libraries that are not ours have several names for it."""
     names = ("status_code", "status", "code") if foreign else ("status_code",)
     found = [_read(error, name) for name in names] + [_read(_read(error, "response"), "status_code")]
     return next((one for one in found if type(one) is int and 100 <= one <= 599), None)
-
-
-def _place(error: BaseException) -> str | None:
-    """`file:line in function` of the last frame that is no library's; of another process as its note tells."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', "\n".join(getattr(error, "__notes__", ())))
-    if not frames:
-        walked = ((frame.f_code, at) for frame, at in traceback.walk_tb(error.__traceback__))
-        frames = [(code.co_filename, str(at), code.co_name) for code, at in walked]
-    own = [frame for frame in frames if not frame[0].startswith(LIBRARIES)]
-    return next((f"{path}:{line} in {function}" for path, line, function in reversed(own or frames)), None)
 
 
 def _read(thing: object, name: str) -> object:
