@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -66,8 +66,8 @@ def with_label(found: dict[Key, float], name: str, service: str) -> dict[str, fl
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    yield World()
+def world() -> World:
+    return World()
 
 
 def test_each_state_begins_at_0_and_the_present_one_is_1(store_url: str) -> None:
@@ -124,11 +124,13 @@ def test_a_worker_that_only_heard_of_a_hold_shows_what_the_record_says(
         async with StoreWorld(store_url) as stored:
             store = stored.store
             workers = [Worker(store, number, world) for number in (1, 2)]
-            for change, word in (
+            ramping = "half_open" if by == BREAKER else "open"
+            changes: tuple[tuple[Callable[[], Awaitable[None]], str], ...] = (
                 (lambda: store.hold("service", "http_503", by), "open"),
-                (lambda: store.probed("service", True), "half_open" if by == BREAKER else "open"),
+                (lambda: store.probed("service", True), ramping),
                 (lambda: store.release("service", "ann"), "closed"),
-            ):
+            )
+            for change, word in changes:
                 await change()
                 for worker in workers:
                     worker.answered(1, 0)
@@ -149,6 +151,7 @@ def test_a_breaker_that_looks_is_half_open_at_every_door(
             store = stored.store
             one, two = (Worker(store, number, world) for number in (1, 2))
             words: list[set[str]] = []
+            reasons: list[str | None] = []
             for _ in range(20):
                 one.answered(2, 8)  # four of five fail
                 two.answered(1, 0)
@@ -156,10 +159,11 @@ def test_a_breaker_that_looks_is_half_open_at_every_door(
                 await two.exchange()
                 stored.clock.turn(1_000)
                 (record,) = await store.dependencies()
+                reasons.append(record.reason)
                 words.append({record.breaker, one.shown(monkeypatch), two.shown(monkeypatch)})
             assert all(len(shown) == 1 for shown in words[2:]), words
             assert words[-1] == {"half_open"}
-            assert record.reason is not None
+            assert reasons[-1] is not None
 
     asyncio.run(run())
 

@@ -149,7 +149,8 @@ def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, go
         worker, requests, now.successes - before.successes, now.failures - before.failures,
         now.throttled - before.throttled, spent=max(0.0, -net), earned=max(0.0, net),
         rate=requests / max(EVERY_S / 2, min(gone_s, LATELY_S)) or None, runs=now.runs - before.runs, epoch=d.epoch,
-        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=asked_ms, in_flight=now.in_flight, looking=now.looking,
+        stale=(good, failed, throttled), row=d.breaker.row, pause_ms=asked_ms,
+        in_flight=now.in_flight, looking=now.looking,
         standing=bool(now.in_flight or now.looking or before.in_flight or before.looking),
     )  # fmt: skip
 
