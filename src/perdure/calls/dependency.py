@@ -77,8 +77,9 @@ class Dependency:
         self.budget = budget or Budget(found.tokens, found.earned)
         self.limiter = limiter or Limiter(floor_per_s=found.floor_per_s)
         self.breaker = breaker or Breaker(
-            round(found.failures), open_s=found.probe_s, open_max_s=found.probe_max_s
-        )
+            round(found.failures), found.failing_share, round(found.failing_least), found.failing_window_s,
+            open_s=found.probe_s, open_max_s=found.probe_max_s,
+        )  # fmt: skip
         self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
         self._begin()
 
@@ -127,8 +128,10 @@ class Dependency:
         if not limiter_given:
             self.limiter.floor_per_s = found.floor_per_s
         if not breaker_given:
-            self.breaker.consecutive = round(found.failures)
-            self.breaker.open_s, self.breaker.open_max_s = found.probe_s, found.probe_max_s
+            breaker = self.breaker
+            breaker.consecutive, breaker.share = round(found.failures), found.failing_share
+            breaker.least, breaker.window_s = round(found.failing_least), found.failing_window_s
+            breaker.open_s, breaker.open_max_s = found.probe_s, found.probe_max_s
 
     def leave_fleet(self, now_s: float) -> None:
         """There is no fleet any more: what it held or limited is free again, and this process judges by itself."""
