@@ -233,6 +233,11 @@ class Dependency:
         self.limiter.succeeded(now_s)
         self.breaker.succeeded(now_s)
 
+    def fly(self, number: int) -> None:
+        """A request was sent, or is back; threads may do so at once."""
+        with _counting:
+            self.in_flight += number
+
     def count(self, work: Work) -> None:
         """A request went out for this work; its stage may make several at once, from threads."""
         with _counting:
