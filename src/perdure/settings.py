@@ -36,7 +36,10 @@ PRESETS = tuple(
     for number in ("MAX", "BASE_MS", "MAX_BACKOFF_MS")
 )
 #: Numbers of one dependency, by its name (`core.knobs`).
-KNOBS = ("TOKENS", "EARNED", "FLOOR_PER_S", "PATIENCE_S", "FAILURES", "PROBE_S", "PROBE_MAX_S")
+KNOBS = (
+    "TOKENS", "EARNED", "FLOOR_PER_S", "PATIENCE_S", "PATIENCE_OUTSIDE_S", "SLOT_S", "FAILURES", "FAILING_SHARE",
+    "FAILING_LEAST", "FAILING_WINDOW_S", "PROBE_S", "PROBE_MAX_S",
+)  # fmt: skip
 DEPENDENCY = re.compile(rf"PERDURE_DEPENDENCY_[A-Z0-9_]+_({'|'.join(KNOBS)})")
 #: Beginnings that are ours alone: each such variable is a setting or a mistake. Those after them are not for people.
 OURS = ("PERDURE_", "RETRY_JOB_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +12,14 @@ from perdure import settings
 from perdure.calls import Dependency, Knobs, Policy
 from perdure.calls.dependency import DEPENDENCIES
 from perdure.calls.fleet import Fleet
+from perdure.calls.limiter import Limiter
 from perdure.calls.presets import check
 from perdure.core import knobs
 from perdure.core.knobs import BOUNDS, knob_of, knobs_of
 from perdure.core.ramp import probe_after_ms
-from perdure.errors import PolicyInvalid, SettingInvalid
+from perdure.errors import PolicyInvalid, RateLimited, SettingInvalid
 from perdure.store.base import BREAKER
+from tests.calls.making import HttpError, Script, World, at_work
 from tests.store.making import World as StoreWorld
 
 
@@ -50,7 +53,8 @@ def test_the_environment_goes_before_the_code(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("word", "value"),
     [("tokens", 0), ("tokens", True), ("earned", -1.0), ("floor_per_s", 0.0), ("patience_s", 61), ("failures", 0.5),
-     ("probe_s", 0), ("probe_max_s", float("nan")), ("probe_s", 61.0)],
+     ("failing_share", 1.1), ("failing_least", 0), ("failing_window_s", 0.5), ("slot_s", -1), ("slot_s", 601),
+     ("patience_outside_s", 0), ("probe_s", 0), ("probe_max_s", float("nan")), ("probe_s", 61.0)],
 )  # fmt: skip
 def test_numbers_that_cannot_be_are_refused(word: str, value: float) -> None:
     with pytest.raises(PolicyInvalid, match=word) as raised:
@@ -160,3 +164,51 @@ def test_what_is_forgotten_begins_as_new(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not (state.limiter.led)
     assert not (state.breaker.led)
     assert (state.limiter.floor_per_s, state.budget.tokens) == (0.5, 40)
+
+
+def test_the_breaker_of_one_service_looks_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two failures of four within 100 s are many for one service, and nothing for the others."""
+    for word, value in (("SHARE", "0.4"), ("LEAST", "4"), ("WINDOW_S", "100")):
+        monkeypatch.setenv(f"PERDURE_DEPENDENCY_OCR_FAILING_{word}", value)
+    shy, usual = Dependency("ocr"), Dependency("openai")
+    for state in (shy, usual):
+        for number, now_s in enumerate((1.0, 40.0, 80.0, 90.0)):
+            (state.breaker.failed if number % 2 == 0 else state.breaker.succeeded)(now_s)
+        state.breaker.failed(91.0)
+    assert [state.breaker_word(91.0) for state in (shy, usual)] == ["half_open", "closed"]
+    assert (usual.breaker.share, usual.breaker.least, usual.breaker.window_s) == (0.5, 20, 10)
+
+    monkeypatch.setenv("PERDURE_DEPENDENCY_OPENAI_FAILING_LEAST", "3")
+    usual.tune()
+    assert usual.breaker.least == 3
+
+
+@pytest.mark.parametrize(("patience", "sent"), [(None, 1), ("6", 2)])
+def test_a_call_outside_of_jobs_waits_as_long_as_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, patience: str | None, sent: int
+) -> None:
+    if patience is not None:
+        monkeypatch.setenv("PERDURE_DEPENDENCY_SLOW_PATIENCE_OUTSIDE_S", patience)
+    world, service = World(), Script("fine")
+    policy = world.policy("slow", dependency=Dependency("slow", limiter=Limiter(floor_per_s=0.2)))
+    policy.dependency.limiter.lead(world.now_s, 0.2)  # a turn each five seconds
+    assert policy.call(service) == "fine"
+    with contextlib.suppress(RateLimited):
+        policy.call(service)
+    assert service.calls == sent
+
+
+@pytest.mark.parametrize(("slot", "sent"), [(None, 2), ("30", 3), ("0", 2)])
+def test_a_call_keeps_its_slot_as_long_as_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, slot: str | None, sent: int
+) -> None:
+    """A stage has made one call; the second one is refused for 20 s."""
+    if slot is not None:
+        monkeypatch.setenv("PERDURE_DEPENDENCY_KEEPS_SLOT_S", slot)
+    world, service = World(), Script("fine", HttpError(429, {"retry-after": "20"}), "fine")
+    policy = world.policy("keeps", dependency=Dependency("keeps"))
+    with at_work(needs=("keeps",)):
+        assert policy.call(service) == "fine"
+        with contextlib.suppress(RateLimited):
+            policy.call(service)
+    assert service.calls == sent

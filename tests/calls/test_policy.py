@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import subprocess
@@ -688,3 +689,25 @@ def test_each_of_them_is_one_line_of_json_with_its_document() -> None:
     for line in lines:
         assert fields <= line.keys(), line
         assert (line["job_id"], line["document_id"], line["max_retries"]) == ("doc-1", "doc-1", 4)
+
+
+@pytest.mark.parametrize("answer", ["fine", HttpError(404), KeyboardInterrupt()])
+def test_a_request_is_in_flight_until_it_is_back(answer: object) -> None:
+    policy, seen = World().policy(), []
+
+    def service() -> object:
+        seen.append(policy.dependency.in_flight)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def awaited() -> object:
+        return service()
+
+    for _ in range(2):
+        with contextlib.suppress(HttpError, KeyboardInterrupt):
+            policy.call(service)
+        with contextlib.suppress(HttpError, KeyboardInterrupt):
+            asyncio.run(policy.acall(awaited))
+    assert seen == [1, 1, 1, 1]
+    assert policy.dependency.in_flight == 0

@@ -10,12 +10,13 @@ import pytest
 from perdure import Document, Permanent, Pipeline, Result, Transient
 from perdure.core.handover import Handover
 from perdure.core.model import GATHERING_MS
+from perdure.core.pace import Pace
 from perdure.core.token import new_token
 from perdure.errors import DocumentUnknown
 from perdure.operate.advice import Action, Advice
 from perdure.operate.situation import Situation
 from perdure.operate.why import explain
-from perdure.store.base import BREAKER
+from perdure.store.base import BREAKER, Query
 from perdure.store.inspecting import ChildRecord, JobRecord, PendingEvent
 from perdure.store.operations import Claim
 from perdure.store.records import Act, Attempt, DependencyRecord, LimitRecord, Status, WorkerRecord
@@ -350,3 +351,57 @@ def test_a_document_that_runs(store_url: str) -> None:
         app.clock.advance(7)
         assert f"in worker {worker} (host:1), attempt 1 of 3: last beat 7.0 s ago" in app.why(id_).sentence
         assert app.why(id_).press is None
+
+
+PRESSED = DependencyRecord(
+    "openai",
+    "pressed",
+    reason="it fails when it is asked more: requests wait for their turn",
+    limit_per_s=5.0,
+)
+PAUSING = DependencyRecord(
+    "ocr", "paused", reason="it refuses all requests and asked to wait", paused_until_ms=NOW + 40_000
+)
+
+
+def test_requests_that_wait_for_their_turn_are_told_of_with_the_reason() -> None:
+    at = (
+        "openai, which is pressed (it fails when it is asked more: requests wait for their turn; all workers "
+        "together may make 5 requests a second)"
+    )
+    running = said("running", job=RUNNING, worker=WORKER, slow=(PRESSED,))
+    assert running.endswith(f"; its requests wait for their turn at {at}, there is nothing to do.")
+    assert "at work" not in running
+    queued = said("queued", slow=(PRESSED, PAUSING))
+    assert queued.endswith(
+        f"; its requests then wait for their turn at {at} and at ocr, which is paused (it refuses all requests "
+        "and asked to wait; requests go out again in 40 s)."
+    )
+    assert "is at work" in said("running", job=RUNNING, worker=WORKER)
+    assert "it finds out whether openai is back" in said(
+        "running", job=replace(RUNNING, probe="openai"), worker=WORKER
+    )
+
+
+asking = Pipeline("asking")
+
+
+@asking.stage(needs=["openai"])
+def ask(doc: Document) -> str:
+    return "fine"
+
+
+def test_a_document_that_needs_a_pressed_service_waits_for_its_turn_there(store_url: str) -> None:
+    with trial(asking, store=store_url) as app:
+        store = app.service.store
+        id_ = app.add(text="a", pipeline=asking).id
+        worker = app._call(store.register("worker", "host:1", ["documents"]))
+        now_ms = app._call(store.now_ms())
+        pressed = Pace("pressed", now_ms, 1.0, 5.0, 9.0, good=2.0, counted_ms=now_ms).to_text()
+        app._call(store._change(Query(store.sql.DEPENDENCY_ADD, ("openai", now_ms))))
+        app._call(store._change(Query(store.sql.DEPENDENCY_TOLD, ("openai", 10.0, None, 0, now_ms, pressed))))
+        assert "its requests then wait for their turn at openai, which is pressed" in app.why(id_).sentence
+        app._call(store.claim(Claim(worker, ("documents",), new_token(), 1)))
+        running = app.why(id_).sentence
+        assert "its requests wait for their turn at openai, which is pressed" in running
+        assert "at work" not in running

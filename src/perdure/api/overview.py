@@ -100,7 +100,7 @@ class Dependencies(BaseModel):
                 "name": "openai", "state": "down", "since_ms": MS, "reason": "http_503", "held_by": "breaker",
                 "held": 40, "probe_at_ms": MS + 4_000, "probes": 1, "ramp_per_s": None, "nominal_per_s": 12.5,
                 "tokens": 0.0, "tokens_max": 10.0, "limit_per_s": None, "paused_until_ms": None,
-                "success_share": 0.0, "breaker": "open",
+                "success_share": 0.0, "breaker": "open", "rate_per_s": 0.0, "in_flight": 0,
             }
         ],
         calls=[

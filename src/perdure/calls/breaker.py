@@ -159,6 +159,13 @@ class Breaker:
             ):
                 self._lease_s = now_s
 
+    def looking(self, now_s: float) -> bool:
+        """Whether many requests failed of late, so that each one is a probe, but nobody is stopped."""
+        if self.troubled or now_s - self._window_s > 2 * self.window_s:
+            return False
+        recent = self._good + self._bad
+        return self.row > self.consecutive or (recent >= self.least and self._bad >= self.share * recent)
+
     def trip(self, now_s: float) -> None:
         """Somebody else knows that the service is away."""
         with self._lock:
@@ -188,7 +195,7 @@ class Breaker:
         if not self.led and (away or self.too_many(self.row, answered)):
             self._down_s = now_s
             self._open(now_s)
-        elif self.row > self.consecutive or (recent >= self.least and self._bad >= self.share * recent):
+        elif self.looking(now_s):
             self.state = "half_open"
 
     def too_many(self, row: int, answered: float) -> bool:

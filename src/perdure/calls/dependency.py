@@ -13,6 +13,7 @@ from perdure.calls.breaker import Breaker
 from perdure.calls.budget import Budget
 from perdure.calls.limiter import EPOCH_S, PAUSE_S_MAX, Limiter
 from perdure.calls.timing import Timing
+from perdure.core.fleet import BreakerWord, breaker_word
 from perdure.core.frozen import frozen
 from perdure.core.knobs import Knobs, give, knobs_of
 from perdure.core.scope import WORK, Work
@@ -76,8 +77,9 @@ class Dependency:
         self.budget = budget or Budget(found.tokens, found.earned)
         self.limiter = limiter or Limiter(floor_per_s=found.floor_per_s)
         self.breaker = breaker or Breaker(
-            round(found.failures), open_s=found.probe_s, open_max_s=found.probe_max_s
-        )
+            round(found.failures), found.failing_share, round(found.failing_least), found.failing_window_s,
+            open_s=found.probe_s, open_max_s=found.probe_max_s,
+        )  # fmt: skip
         self.rows: list[Operation] | None = [] if recording else None  # None: nobody records them
         self._begin()
 
@@ -85,6 +87,7 @@ class Dependency:
         self.held: str | None = None  # why the fleet or an operator holds it
         self.held_s = -math.inf  # when that was heard of
         self.ramping = False  # held, but its documents come back little by little
+        self.looking = False  # in a fleet: the breaker of some worker looks
         self.share = 1.0  # of requests that it answers when nobody presses it, as the fleet found out
         self.epoch, self.epoch_s = 0, -math.inf  # of the fleet's finding, and from when results belong to it
         self.stale = [0, 0, 0]  # successes, failures, refusals that came before
@@ -97,6 +100,7 @@ class Dependency:
         self._calls: dict[str, int] = {}  # by stage: the most that a run made without saving
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
+        self.in_flight = 0  # requests that were sent and are not back
         self.nested = 0  # calls that ran inside another policy's
         self.dropped = 0  # operations that nobody wrote down in time
 
@@ -124,12 +128,15 @@ class Dependency:
         if not limiter_given:
             self.limiter.floor_per_s = found.floor_per_s
         if not breaker_given:
-            self.breaker.consecutive = round(found.failures)
-            self.breaker.open_s, self.breaker.open_max_s = found.probe_s, found.probe_max_s
+            breaker = self.breaker
+            breaker.consecutive, breaker.share = round(found.failures), found.failing_share
+            breaker.least, breaker.window_s = round(found.failing_least), found.failing_window_s
+            breaker.open_s, breaker.open_max_s = found.probe_s, found.probe_max_s
 
     def leave_fleet(self, now_s: float) -> None:
         """There is no fleet any more: what it held or limited is free again, and this process judges by itself."""
-        self.limiter.led = self.breaker.led = self.budget.unmetered = self.ramping = False
+        self.limiter.led = self.breaker.led = self.budget.unmetered = False
+        self.ramping = self.looking = False
         self.limiter.lead(now_s, None)
         self.expect(1.0)
         if self.held is not None:
@@ -140,6 +147,15 @@ class Dependency:
     def troubled(self) -> bool:
         """Whether a request must ask before it goes out; False as long as all is well."""
         return self.breaker.troubled or self.limiter.on or self.held is not None
+
+    def breaker_word(self, now_s: float) -> BreakerWord:
+        """The state of its breaker: in a fleet that of all workers, as `perdure dependencies` shows it."""
+        breaker = self.breaker
+        if self.held is not None:
+            return breaker_word(True, self.ramping, False)
+        probing = breaker.troubled and breaker.state == "half_open"
+        looking = self.looking if breaker.led else breaker.looking(now_s)
+        return breaker_word(breaker.troubled, probing, looking)
 
     def expect(self, share: float) -> None:
         """The fleet found out that the service answers this share of its requests, however few these are."""
@@ -216,6 +232,11 @@ class Dependency:
         self.budget.earn()
         self.limiter.succeeded(now_s)
         self.breaker.succeeded(now_s)
+
+    def fly(self, number: int) -> None:
+        """A request was sent, or is back; threads may do so at once."""
+        with _counting:
+            self.in_flight += number
 
     def count(self, work: Work) -> None:
         """A request went out for this work; its stage may make several at once, from threads."""

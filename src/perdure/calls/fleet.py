@@ -45,6 +45,8 @@ class Told:
     tokens: float = 0.0
     stale: tuple[int, int, int] = (0, 0, 0)
     asked_s: float = 0.0  # until when its calls were asked for silence
+    in_flight: int = 0
+    looking: bool = False
 
 
 class Fleet:
@@ -61,7 +63,7 @@ class Fleet:
         self.timing = timing
         self.worker = worker
         self.dependencies = dependencies
-        self._told = {name: told(known) for name, known in dependencies.items()}
+        self._told = {name: told(known, timing.clock()) for name, known in dependencies.items()}
         self._shared_s: dict[str, float] = {}  # when each was told of
 
     async def run(self) -> None:
@@ -96,7 +98,7 @@ class Fleet:
                 _log.exception("sharing what is known of %s failed", dependency.name)
 
     async def _share(self, d: Dependency) -> None:
-        before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d)
+        before, now = self._told.get(d.name) or Told(tokens=d.budget.reserve), told(d, self.timing.clock())
         now_s = self.timing.clock()
         gone_s = now_s - self._shared_s.get(d.name, -math.inf)
         soon = gone_s < IDLE_S if now == before else gone_s < EVERY_S - EARLY_S
@@ -127,11 +129,12 @@ class Fleet:
             raise
 
 
-def told(d: Dependency) -> Told:
+def told(d: Dependency, now_s: float = math.inf) -> Told:
     """All that happened so far."""
     stale = (d.stale[0], d.stale[1], d.stale[2])
     return Told(
-        d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale, d.limiter.asked_s
+        d.requests, d.successes, d.failures, d.throttled, d.runs, d.budget.tokens, stale, d.limiter.asked_s,
+        d.in_flight, d.breaker.looking(now_s),
     )  # fmt: skip
 
 
@@ -147,6 +150,8 @@ def report(d: Dependency, worker: int, before: Told, now: Told, now_s: float, go
         now.throttled - before.throttled, spent=max(0.0, -net), earned=max(0.0, net),
         rate=requests / max(EVERY_S / 2, min(gone_s, LATELY_S)) or None, runs=now.runs - before.runs, epoch=d.epoch,
         stale=(good, failed, throttled), row=d.breaker.row, pause_ms=asked_ms,
+        in_flight=now.in_flight, looking=now.looking,
+        standing=bool(now.in_flight or now.looking or before.in_flight or before.looking),
     )  # fmt: skip
 
 
@@ -161,7 +166,7 @@ def learn(dependency: Dependency, shared: Shared, tokens_told: float, now_s: flo
     elif dependency.held is not None:
         dependency.held = None
         breaker.reset(now_s)
-    dependency.ramping = shared.ramping
+    dependency.ramping, dependency.looking = shared.ramping, shared.looking
     _keep_pace(dependency, shared, now_s)
     since = budget.tokens - tokens_told  # while the store was asked
     budget.tokens = max(0.0, min(budget.reserve, shared.tokens * budget.reserve / TOKENS_MAX + since))

@@ -198,6 +198,7 @@ class Policy:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
+            state.fly(1)
             try:
                 result = fn(*args, **kwargs)
             except Exception as error:
@@ -221,6 +222,7 @@ class Policy:
                     run.answered(clock())
                 return result
             finally:
+                state.fly(-1)
                 SCOPE.reset(token)
                 scope.over = True
                 if not scope.nested:  # or a policy inside has counted it
@@ -253,6 +255,7 @@ class Policy:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
+            state.fly(1)
             try:
                 result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
             except Exception as error:
@@ -276,6 +279,7 @@ class Policy:
                     run.answered(clock())
                 return result
             finally:
+                state.fly(-1)
                 SCOPE.reset(token)
                 scope.over = True
                 if not scope.nested:  # or a policy inside has counted it

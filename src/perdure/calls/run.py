@@ -13,6 +13,7 @@ from perdure.calls.dependency import SURE
 from perdure.calls.marks import mark, maybe_done, note
 from perdure.calls.scope import Scope
 from perdure.calls.verdict import Verdict
+from perdure.core.knobs import DEFAULT
 from perdure.core.scope import Work
 from perdure.errors import (
     DependencyDown,
@@ -31,12 +32,9 @@ if TYPE_CHECKING:
 SPREAD = 0.1  # of a wait that the service asked for, so that not everybody comes back at once
 SPREAD_S_MAX = 1.0
 THROTTLE_COST = 0.5  # a service that asks for patience is alive: its retries cost less
-PATIENCE_S = 2.0  # of what cannot be put off: retries, and calls outside of jobs
+PATIENCE_S = DEFAULT.patience_outside_s
 LOOK_S = 0.25  # a call of a job that waits in its slot looks for a turn this often
 THROTTLED_S = 5.0  # while a service refuses everybody without saying for how long
-SLOT_S = (
-    5.0  # a call waits so long in its slot if its stage would have to repeat others, and the service answers
-)
 SOON_S = 2.0  # a document whose call was refused comes back after about so long
 LOOKS_PER_S = 10  # for a turn at most, so that a clock that stands still does not make it wait without end
 LATENCY_WEIGHT = 0.2  # of the last answer
@@ -123,7 +121,7 @@ class Run:
             self.waiting_s = now_s if self.waiting_s is None else self.waiting_s
             longest_s = max(0.0, self.waiting_s + self.policy.dependency.knobs.patience_s - now_s)
         elif self.work is None or self.tries:
-            longest_s = PATIENCE_S + limiter.pause_s(now_s)
+            longest_s = self.policy.dependency.knobs.patience_outside_s + limiter.pause_s(now_s)
         else:
             longest_s = limiter.max_wait_s
         if self._stays(now_s, pause_s := limiter.pause_s(now_s)):
@@ -138,7 +136,8 @@ class Run:
         """Whether to keep the slot for this long: otherwise the calls that its stage made are made again, and those of
         a service that refuses some of them may never all succeed in one run."""
         made = 0 if self.work is None else self.work.unsaved(self.policy.name)
-        return made > 0 and wait_s <= SLOT_S and self.policy.dependency.answers(now_s, LATELY_S)
+        state = self.policy.dependency
+        return made > 0 and wait_s <= state.knobs.slot_s and state.answers(now_s, LATELY_S)
 
     def _shed(self, now_s: float, wait_s: float) -> RateLimited:
         self._publish("shed", "limiter", delay_s=wait_s)
@@ -274,7 +273,7 @@ class Run:
         if (hint_s := verdict.hint_s) is not None:
             # a job that would ask again gives its slot back meanwhile
             slot = self.work is not None and self.tries <= policy.retries
-            keeps_s = SLOT_S if self._stays(now_s, hint_s) else 0.0
+            keeps_s = state.knobs.slot_s if self._stays(now_s, hint_s) else 0.0
             cap_s = (
                 min(policy.hint_cap_s, max(keeps_s, state.knobs.patience_s)) if slot else policy.hint_cap_s
             )

@@ -33,26 +33,43 @@ NONE = "No stage needs a dependency."
 
 
 def services(dependencies: Sequence[Facts], now_ms: int) -> Table:
-    """Up or down, since when, why, by whom; how it answers and what that allows."""
-    shown = table("name", "state", "since", "why", "by", "held", "next probe", "answers", "limit", "retries")
+    """Up or down, since when, why, by whom; how it answers, what that allows and what is asked of it."""
+    shown = table(
+        "name",
+        "state",
+        "breaker",
+        "since",
+        "why",
+        "by",
+        "held",
+        "next probe",
+        "answers",
+        "requests",
+        "retries",
+    )
     for d in dependencies:
         probe = until(d["probe_at_ms"], now_ms) if d["probe_at_ms"] is not None else ""
         ramp = f" {d['ramp_per_s']:.0f}/s" if d["ramp_per_s"] is not None else ""
+        state = Text(d["state"] + ramp, style=STYLES.get(d["state"], ""))
         shown.add_row(
-            d["name"], Text(d["state"] + ramp, style=STYLES.get(d["state"], "")), since(d["since_ms"], now_ms),
-            line(d["reason"] or ""), d["held_by"] or "", f"{d['held']:,}" if d["held"] else "", probe,
+            d["name"], state, d["breaker"], since(d["since_ms"], now_ms), line(d["reason"] or ""),
+            d["held_by"] or "", f"{d['held']:,}" if d["held"] else "", probe,
             "" if d["success_share"] is None else f"{d['success_share']:.0%}",
-            _limit(d, now_ms),
-            "" if d["tokens"] >= d["tokens_max"] else f"{d['tokens']:.0f} left",
+            _requests(d, now_ms),
+            "" if d["tokens"] >= d["tokens_max"] else f"{d['tokens']:.0f} of {d['tokens_max']:.0f} left",
         )  # fmt: skip
     return shown
 
 
-def _limit(d: Facts, now_ms: int) -> str:
-    """What requests wait for: a pause that the service asked for, or their turns."""
+def _requests(d: Facts, now_ms: int) -> str:
+    """How many all workers make, those that are not back, and what they wait for: a pause, or their turns."""
+    rate = f"{d['rate_per_s']:.3g}/s" if d["rate_per_s"] else ""
+    if d["limit_per_s"] is not None:
+        rate = f"{d['rate_per_s']:.3g}/s of {d['limit_per_s']:.3g}/s"
     if d["paused_until_ms"] is not None:
-        return f"none {until(d['paused_until_ms'], now_ms)}"
-    return "" if d["limit_per_s"] is None else f"{d['limit_per_s']:.3g}/s"
+        rate = f"paused, go out {until(d['paused_until_ms'], now_ms)}"
+    flying = f"{d['in_flight']:,} in flight" if d["in_flight"] else ""
+    return ", ".join(filter(None, (rate, flying)))
 
 
 def calls(kpis: Sequence[Facts]) -> Table:

@@ -79,7 +79,7 @@ def drawn(facts: Facts) -> list[RenderableType]:
         (f"Documents: {sum(facts['documents'].values()):,}", _documents(facts)),
         ("Queues", _queues(facts)),
         ("Workers", _workers(facts)),
-        ("Down, and held because of it", _down(facts)),
+        ("Services that are down, limited or failing", _services(facts)),
         ("Calls that are worth a look", _calls(facts)),
         ("Dead, the largest groups", _dead(facts)),
         ("Outbox", _outbox(facts)),
@@ -145,9 +145,9 @@ def _shares(worker: Facts) -> str:
     )
 
 
-def _down(facts: Facts) -> RenderableType | None:
-    down = [one for one in facts["dependencies"] if one["state"] != "up"]
-    return services(down, facts["now_ms"]) if down else None
+def _services(facts: Facts) -> RenderableType | None:
+    amiss = [d for d in facts["dependencies"] if d["state"] != "up" or d["breaker"] != "closed"]
+    return services(amiss, facts["now_ms"]) if amiss else None
 
 
 def _calls(facts: Facts) -> RenderableType | None:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 TOKENS_MAX = 10.0  # of each worker
 HALF_LIFE_S = 30.0
 WINDOW_MS, WINDOW_MS_MAX = 1_000, 5_000
+
+BreakerWord = Literal["closed", "half_open", "open"]
+
+
+def breaker_word(down: bool, ramping: bool, looking: bool) -> BreakerWord:
+    """The state of a breaker for people and metrics, the same at every door.
+
+    `down`: nothing is sent, whoever decided that; `ramping`: but a few documents at a time; `looking`: many requests
+    failed of late, and each one is a probe.
+    """
+    if down:
+        return "half_open" if ramping else "open"
+    return "half_open" if looking else "closed"
 
 
 def rate_of_each(rate: float, asking: Sequence[float | None]) -> float | None:

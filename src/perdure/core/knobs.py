@@ -27,8 +27,13 @@ class Knobs:
     floor_per_s: float = (
         0.5  # limiter: requests a second that each worker may make, however badly it is answered
     )
-    patience_s: float = 2.0  # limiter: how long a call waits in its slot for its turn
+    patience_s: float = 2.0  # patience: how long a call of a job waits in its slot for its turn
+    patience_outside_s: float = 2.0  # patience: how long a call outside of jobs waits, after any pause
+    slot_s: float = 5.0  # patience: how long a call keeps its slot if its stage would repeat others
     failures: float = 10.0  # breaker: more of them in a row open it
+    failing_share: float = 0.5  # breaker: it is half open while this share of recent requests failed, ...
+    failing_least: float = 20.0  # ... of at least this number, ...
+    failing_window_s: float = 10.0  # ... in this time
     probe_s: float = 4.0  # breaker: the first probe comes after this, ...
     probe_max_s: float = 60.0  # ... and each other one after this at the latest
 
@@ -43,7 +48,8 @@ class Knobs:
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "tokens": (1, 10_000), "earned": (0.001, 10), "floor_per_s": (0.01, 10_000), "patience_s": (0.1, 60),
-    "failures": (1, 10_000), "probe_s": (0.1, 3_600), "probe_max_s": (1, 86_400),
+    "patience_outside_s": (0.1, 3_600), "slot_s": (0, 600), "failures": (1, 10_000), "failing_share": (0.05, 1),
+    "failing_least": (1, 10_000), "failing_window_s": (1, 3_600), "probe_s": (0.1, 3_600), "probe_max_s": (1, 86_400),
 }  # fmt: skip
 DEFAULT = Knobs()
 _given: dict[str, Knobs] = {}

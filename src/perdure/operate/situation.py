@@ -12,6 +12,7 @@ from perdure.core.model import GATHERING_MS, job_key
 from perdure.engine.result import DEGRADED
 from perdure.operate.advice import Advice, advise
 from perdure.operate.groups import facts
+from perdure.operate.turns import slows
 from perdure.store.dead import Where
 from perdure.store.inspecting import ChildRecord, JobRecord, PendingEvent
 from perdure.store.records import (
@@ -48,6 +49,9 @@ class Situation:
     down: tuple[
         DependencyRecord, ...
     ] = ()  # of those that its next stage needs, or its follow-up jobs if it has ended
+    slow: tuple[
+        DependencyRecord, ...
+    ] = ()  # of those that its stage asks: requests wait there for their turn
     children: tuple[ChildRecord, ...] = ()
     events: tuple[PendingEvent, ...] = ()  # about it, that are not published yet
     items: int = 0  # saved of the stage that runs
@@ -139,8 +143,15 @@ async def _open(store: SqlStore, known: Situation, job: JobRecord) -> Situation:
         more["unserved"] = (job.queue, job.pipeline) in lacking
     if job.state == "parked" and job.limit_key is not None:
         more["limit"] = next(iter(await store.limits(job.limit_key)), None)
-    more["down"] = await _down(store, job.lane)
-    return replace(known, **more)
+    known = replace(known, **more, down=await _down(store, job.lane))
+    return replace(known, slow=await _slow(store, known, job))
+
+
+async def _slow(store: SqlStore, known: Situation, job: JobRecord) -> tuple[DependencyRecord, ...]:
+    """Services where requests of its stage wait for their turn: those that it names, and those that it asked before."""
+    before = next((a for a in reversed(known.ours) if a.stage == job.stage), None)
+    asked = needs_of(job.lane) | (before.requests.keys() if before is not None else set())
+    return tuple(d for d in await store.dependencies() if d.name in asked and slows(d)) if asked else ()
 
 
 async def _paused(store: SqlStore, queue: str) -> Act | None:

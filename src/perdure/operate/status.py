@@ -9,7 +9,7 @@ Times are milliseconds since 1970 in the store's own clock, which `now_ms` reads
                workers [{id name queues alive in_hand started_ms beat_ms silent_since_ms
                late_writes_refused slots large_slots organisations [{org in_hand large}] sandbox}],
                dependencies [{name state since_ms reason held_by held probe_at_ms probes ramp_per_s nominal_per_s
-                 tokens tokens_max limit_per_s paused_until_ms success_share breaker}],
+                 tokens tokens_max limit_per_s paused_until_ms success_share breaker rate_per_s in_flight}],
                calls [{api_name operations retry_rate success_after_retry retries_per_retried p95_added_ms
                failure_rate}],
                dead {documents follow_ups {name: number} groups [{fingerprint count first_ms last_ms stages

@@ -15,6 +15,7 @@ from perdure.core.services import CONFIGURATION
 from perdure.errors import ExtraMissing, SettingInvalid
 from perdure.operate.advice import Action
 from perdure.operate.situation import Situation
+from perdure.operate.turns import at_services
 from perdure.operate.words import count, line, since, until, when
 from perdure.store.base import BREAKER
 from perdure.store.inspecting import AHEAD_MAX, JobRecord
@@ -80,10 +81,19 @@ def _queued(s: Situation) -> Said:
     served = f"{count(len(s.serving), 'worker')} {'serves' if len(s.serving) == 1 else 'serve'} the queue"
     if not s.ahead:
         told = f"It is next in queue {job.queue} after {waited} and begins as soon as a slot is free{alone}"
-        return f"{told}{_share(s)}", None
+        return f"{told}{_share(s)}{_turns(s)}", None
     ahead = f"{s.ahead:,}" if s.ahead < AHEAD_MAX else f"more than {AHEAD_MAX - 1:,}"
     order = f"{ahead} {'is' if s.ahead == 1 else 'are'} before it and {served}"
-    return f"It has waited for {waited} in queue {job.queue}: {order}; it begins by itself{alone}", None
+    return (
+        f"It has waited for {waited} in queue {job.queue}: {order}; it begins by itself{alone}{_turns(s)}",
+        None,
+    )
+
+
+def _turns(s: Situation) -> str:
+    """Where its requests wait once its stage runs."""
+    at = at_services(s.slow, s.now_ms)
+    return f"; its requests then wait for their turn at {at}" if at else ""
 
 
 def _share(s: Situation) -> str:
@@ -131,7 +141,12 @@ def _running(s: Situation) -> Said:
     if job.beat_ms is not None:
         signs.append(f"last beat {since(job.beat_ms, s.now_ms)} ago")
     alone = "; it runs alone because a worker died or stood still with it in hand" if job.suspect else ""
-    return f"{where}: {', '.join(signs) or 'just begun'}{alone}; it is at work, there is nothing to do", None
+    now = "it is at work"
+    if job.probe is not None:
+        now = f"it finds out whether {job.probe} is back"
+    elif at := at_services(s.slow, s.now_ms):
+        now = f"its requests wait for their turn at {at}"
+    return f"{where}: {', '.join(signs) or 'just begun'}{alone}; {now}, there is nothing to do", None
 
 
 def _all_silent(s: Situation) -> str:
@@ -208,7 +223,7 @@ def _waiting(s: Situation) -> Said:
     else:
         why = f"{last.why}{f', {cause}' if last.error_code else ''}"
     told = f"It has waited for {waited} at stage {last.stage}: {why}"
-    return f"{told}; it goes on {again} and no attempt was used", None
+    return f"{told}; it goes on {again} and no attempt was used{_turns(s)}", None
 
 
 def _gathering(s: Situation) -> Said:

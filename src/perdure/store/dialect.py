@@ -395,10 +395,18 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "FROM dependency ORDER BY name"
     )
     REPORTER_SEEN = (
-        "INSERT INTO dependency_worker (name, worker, seen_ms, rate) VALUES ($1, $2, $3, $4) "
-        "ON CONFLICT (name, worker) DO UPDATE SET seen_ms = excluded.seen_ms, rate = excluded.rate"
+        "INSERT INTO dependency_worker (name, worker, seen_ms, rate, in_flight, looking) "
+        "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name, worker) DO UPDATE SET seen_ms = excluded.seen_ms, "
+        "rate = excluded.rate, in_flight = excluded.in_flight, looking = excluded.looking"
     )
-    REPORTERS = "SELECT rate FROM dependency_worker WHERE name = $1 AND seen_ms > $2 ORDER BY worker"
+    REPORTERS = (
+        "SELECT seen_ms, rate, in_flight, looking FROM dependency_worker WHERE name = $1 AND seen_ms > $2 "
+        "ORDER BY worker"
+    )
+    REPORTERS_OF_ALL = (
+        "SELECT name, seen_ms, rate, in_flight, looking FROM dependency_worker WHERE seen_ms > $1 "
+        "ORDER BY name, worker"
+    )
     REPORTERS_FORGET = "DELETE FROM dependency_worker WHERE seen_ms < $1"
     CALLS_COUNT = (
         "SELECT api_name, count(*), sum(CASE WHEN retry_count > 0 THEN 1 ELSE 0 END), "

@@ -9,9 +9,11 @@ from perdure.core.pace import Pace, Seen, held, observe
 from perdure.store.base import Query, Steps
 from perdure.store.dialect import Dialect
 from perdure.store.operations import Report
-from perdure.store.records import Kpi, Shared
+from perdure.store.records import Kpi, Reporter, Shared
 
 RECENT_MS = 5_000
+#: What a worker said of its requests in flight and its breaker holds for this long: it reports more often than that.
+STANDING_MS = 12_000
 
 
 def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> Steps[Shared]:
@@ -29,8 +31,10 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     elif not WINDOW_MS > now_ms - since_ms >= 0:
         nominal_per_s = usual(nominal_per_s, counted, since_ms, now_ms)
         counted, since_ms = 0, now_ms
-    yield Query(sql.REPORTER_SEEN, (name, report.worker, now_ms, report.rate))
-    rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
+    seen = (name, report.worker, now_ms, report.rate, report.in_flight, report.looking)
+    yield Query(sql.REPORTER_SEEN, seen)
+    reporters = yield from _reporters(sql, name, now_ms)
+    rates = rates_of(reporters, now_ms)
     tokens = tokens_left(tokens, report.spent, report.earned, len(rates))
     before = Pace.from_text(paced)
     if down_ms is not None and ramp_ms is None:
@@ -40,7 +44,21 @@ def exchange(sql: Dialect, clock_ms: int | None, name: str, report: Report) -> S
     if pace.phase != before.phase:
         tokens = TOKENS_MAX
     yield Query(sql.DEPENDENCY_TOLD, (name, tokens, nominal_per_s, counted, since_ms, pace.to_text()))
-    return shared_of(now_ms, down_ms, reason, tokens, pace, ramp_ms, rates)
+    return shared_of(now_ms, down_ms, reason, tokens, pace, ramp_ms, rates, looking_of(reporters))
+
+
+def _reporters(sql: Dialect, name: str, now_ms: int) -> Steps[list[Reporter]]:
+    return [Reporter(*row) for row in (yield Query(sql.REPORTERS, (name, now_ms - STANDING_MS)))]
+
+
+def rates_of(reporters: Sequence[Reporter], now_ms: int) -> list[float | None]:
+    """How fast each worker asks that reported just now."""
+    return [one.rate for one in reporters if one.seen_ms > now_ms - RECENT_MS]
+
+
+def looking_of(reporters: Sequence[Reporter]) -> bool:
+    """Whether the breaker of some worker looks."""
+    return any(one.looking for one in reporters)
 
 
 def seen_of(report: Report, tokens: float, rates: Sequence[float | None]) -> Seen:
@@ -60,17 +78,19 @@ def shared(sql: Dialect, clock_ms: int | None, name: str) -> Steps[Shared]:
     now_ms = (yield Query(sql.NOW, (clock_ms,)))[0][0]
     found = yield Query(sql.DEPENDENCY_KNOWN, (name,))
     down_ms, reason, tokens, paced, ramp_ms = found[0] if found else (None, None, TOKENS_MAX, None, None)
-    rates = [row[0] for row in (yield Query(sql.REPORTERS, (name, now_ms - RECENT_MS)))]
-    return shared_of(now_ms, down_ms, reason, tokens, Pace.from_text(paced).at(now_ms), ramp_ms, rates)
+    reporters = yield from _reporters(sql, name, now_ms)
+    pace, rates = Pace.from_text(paced).at(now_ms), rates_of(reporters, now_ms)
+    return shared_of(now_ms, down_ms, reason, tokens, pace, ramp_ms, rates, looking_of(reporters))
 
 
 def shared_of(
     now_ms: int, down_ms: int | None, reason: str | None, tokens: float, pace: Pace, ramp_ms: int | None,
-    rates: Sequence[float | None],
+    rates: Sequence[float | None], looking: bool = False,
 ) -> Shared:  # fmt: skip
     return Shared(
         down_ms is not None, reason, tokens, rate_of_each(pace.rate, rates), len(rates), pace, ramp_ms is not None,
         max(0, pace.pause_ms - now_ms), max(0, now_ms - pace.row_ms) if pace.row else 0,
+        looking,
     )  # fmt: skip
 
 

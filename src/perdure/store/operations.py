@@ -343,11 +343,15 @@ class Report:
     )  # successes, failures, throttled of requests that were sent before it
     row: int = 0  # failures since its last success
     pause_ms: int = 0  # for this long the service asks for silence
+    in_flight: int = 0  # requests that are not back
+    looking: bool = False  # its breaker looks: many requests failed of late
+    standing: bool = False  # the last two are news, or are to be remembered
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to tell."""
-        return not (self.requests or self.spent or self.earned or self.runs or self.epoch or self.pause_ms)
+        counted = self.requests or self.spent or self.earned or self.runs
+        return not (counted or self.epoch or self.pause_ms or self.standing)
 
 
 Operation = Add | Claim | Save | HandOver | Settle | Beat | Promote | Requeue | Cancel | Raise

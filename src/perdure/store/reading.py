@@ -25,6 +25,7 @@ from perdure.store.records import (
     LaneRecord,
     Part,
     QueueRecord,
+    Reporter,
     SavedItem,
     SavedStage,
     Status,
@@ -143,7 +144,11 @@ class Reading:
 
         def steps() -> Steps[list[DependencyRecord]]:
             now_ms = (yield Query(self.sql.NOW, (self.clock.now_ms(),)))[0][0]
-            known = [rows.dependency(row, now_ms) for row in (yield Query(self.sql.DEPENDENCIES))]
+            reporters: dict[str, list[Reporter]] = {}
+            for name, *row in (yield Query(self.sql.REPORTERS_OF_ALL, (now_ms - exchange.STANDING_MS,))):
+                reporters.setdefault(name, []).append(Reporter(*row))
+            found_rows = yield Query(self.sql.DEPENDENCIES)
+            known = [rows.dependency(row, reporters.get(row[0], []), now_ms) for row in found_rows]
             found = {dependency.name: dependency for dependency in known}
             held: Counter[str] = Counter()
             for lane, waiting in told((yield Query(self.sql.COUNTS))).held.items():

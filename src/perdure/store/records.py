@@ -6,7 +6,7 @@ import re
 from dataclasses import field
 from typing import NamedTuple
 
-from perdure.core.fleet import TOKENS_MAX
+from perdure.core.fleet import TOKENS_MAX, BreakerWord
 from perdure.core.frozen import frozen
 from perdure.core.model import Job
 from perdure.core.pace import CALM, Pace
@@ -254,7 +254,20 @@ class DependencyRecord:
     limit_per_s: float | None = None  # requests a second of all workers together; None: no limit
     paused_until_ms: int | None = None  # until when the service asked all for silence
     success_share: float | None = None  # of requests of late; None: nothing fails, or nobody asks
-    breaker: str = "closed"  # that the fleet shares: `open` while it is down, `half_open` while it ramps
+    #: `open` while it is down, `half_open` while it ramps or many requests failed of late, else `closed`
+    breaker: BreakerWord = "closed"
+    rate_per_s: float = 0.0  # requests that all workers make
+    in_flight: int = 0  # requests of all workers that are not back
+
+
+@frozen
+class Reporter:
+    """A worker that reported lately about a service."""
+
+    seen_ms: int
+    rate: float | None  # requests a second that it makes
+    in_flight: int
+    looking: bool
 
 
 @frozen
@@ -270,6 +283,7 @@ class Shared:
     ramping: bool = False
     pause_ms: int = 0  # for this long the service asks all for silence
     row_lasts_ms: int = 0  # for this long no request of the fleet was answered, if some failed
+    looking: bool = False  # the breaker of some worker looks
 
 
 @frozen

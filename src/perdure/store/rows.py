@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, assert_never
 
 from perdure.core.chunk import Connection
-from perdure.core.fleet import TOKENS_MAX
+from perdure.core.fleet import TOKENS_MAX, breaker_word
 from perdure.core.knobs import usable_knobs_of
 from perdure.core.lane import like, plain
 from perdure.core.model import GATHERING_MS, POLICY_HOOK, Job, Policy, State, job_name
@@ -16,6 +16,7 @@ from perdure.core.outcome import Dead, Done, Failure, Gather, Hold, Later, Retry
 from perdure.core.pace import Pace
 from perdure.store.base import BREAKER, Row
 from perdure.store.dialect import DOCUMENT_COLUMNS, GATHERS, JOB_COLUMNS, WHY_DONE
+from perdure.store.exchange import looking_of, rates_of
 from perdure.store.operations import (
     EmittedRow,
     HandOver,
@@ -28,7 +29,7 @@ from perdure.store.operations import (
     Settle,
     StageOutput,
 )
-from perdure.store.records import Attempt, Claimed, DependencyRecord, DocumentRecord, Status
+from perdure.store.records import Attempt, Claimed, DependencyRecord, DocumentRecord, Reporter, Status
 from perdure.store.text import cleaned
 
 JOB_WIDTH = JOB_COLUMNS.count(",") + 1
@@ -38,6 +39,8 @@ JOB_PIPELINE = JOB_COLUMNS.split(", ").index("j.pipeline")
 JOB_LANE = JOB_QUEUE + 1
 JOB_SUSPECT = JOB_COLUMNS.split(", ").index("j.suspect")
 JOB_PRIORITY = JOB_COLUMNS.split(", ").index("j.priority")
+#: Why the breaker of a service looks that is not known to fail yet.
+LOOKING = "many requests failed of late"
 DOCUMENT_WIDTH = DOCUMENT_COLUMNS.count(",") + 1
 
 
@@ -94,8 +97,8 @@ def status(row: Row) -> Status:
     )  # fmt: skip
 
 
-def dependency(row: Row, now_ms: int) -> DependencyRecord:
-    """A dependency as its own row has it, at this time."""
+def dependency(row: Row, reporters: Sequence[Reporter], now_ms: int) -> DependencyRecord:
+    """A dependency as its own row and its workers have it, at this time."""
     (
         name,
         down_ms,
@@ -111,15 +114,17 @@ def dependency(row: Row, now_ms: int) -> DependencyRecord:
     ) = row
     pace = Pace.from_text(paced).at(now_ms)
     state = pace.word if down_ms is None else "down" if ramp_ms is None else "ramping"
-    breaker = {"down": "open", "ramping": "half_open"}.get(state, "closed")
+    breaker = breaker_word(down_ms is not None, ramp_ms is not None, looking_of(reporters))
+    if down_ms is None:
+        reason = pace.reason or (LOOKING if breaker == "half_open" else None)
     share = None if pace.reason is None or state == "down" else round(pace.seen, 3)
     if state == "paused" or (state == "down" and held_by == BREAKER):
         share = 0.0  # nobody is answered; while somebody else holds it nobody asks
     most = usable_knobs_of(name).tokens
     return DependencyRecord(
-        name, state, down_ms, reason if down_ms is not None else pace.reason, held_by, 0, probe_at_ms, probes,
+        name, state, down_ms, reason, held_by, 0, probe_at_ms, probes,
         ramp_per_s, nominal_per_s, tokens * most / TOKENS_MAX, most, pace.rate or None, pace.pause_ms or None, share,
-        breaker,
+        breaker, sum(rate or 0.0 for rate in rates_of(reporters, now_ms)), sum(one.in_flight for one in reporters),
     )  # fmt: skip
 
 

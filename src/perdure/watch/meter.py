@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from perdure.calls.dependency import DEPENDENCIES, Operation, subscribe
+from perdure.calls.timing import TIMING
 from perdure.core.events import (
     AnyEvent,
     AttemptEnded,
@@ -183,4 +184,5 @@ class Meter:
                 self.board.add("perdure_request_failures_total", name, kind, amount=amount)
             self.board.put("perdure_retry_budget_tokens", name, value=state.budget.tokens)
             self.board.put("perdure_request_limit", name, value=state.limiter.rate or 0.0)
-            self.board.put("perdure_breaker_state", name, value=BREAKER_STATES.index(state.breaker.state))
+            word = state.breaker_word(TIMING.clock())
+            self.board.put("perdure_breaker_state", name, value=BREAKER_STATES.index(word))

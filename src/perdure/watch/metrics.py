@@ -40,6 +40,7 @@ ERROR_TYPES = (
     "Unstorable", "ValueError", OTHER,
 )  # fmt: skip
 BREAKER_STATES = ("closed", "half_open", "open")
+DEPENDENCY_STATES = ("up", "flickering", "pressed", "paused", "down", "ramping")
 
 Kind = Literal["counter", "gauge", "histogram"]
 Of = Literal["process", "store"]
@@ -204,12 +205,28 @@ _CALLS = (
         "perdure_request_limit", ("dependency",), "Requests a second that this process may make; 0: no limit.",
         of="process",
     ),
-    _gauge("perdure_breaker_state", ("dependency",), "0 closed, 1 half open, 2 open.", of="process"),
+    _gauge(
+        "perdure_breaker_state", ("dependency",), "0 closed, 1 half open, 2 open, as this process knows it.",
+        of="process",
+    ),
     _gauge("perdure_documents_held", ("dependency",), "Documents that wait for a service that is down."),
     _gauge("perdure_dependency_held_seconds", ("dependency",), "For how long a service has been down; 0: it is up."),
     _gauge(
         "perdure_dependency_success_share", ("dependency",),
         "Share of requests of late that a service answered, as the fleet found out; 1: nothing is amiss.",
+    ),
+    _gauge("perdure_dependency_state", ("dependency", "state"), "1 for the state that a service is in, 0 for others."),
+    _gauge("perdure_dependency_breaker_state", ("dependency",), "0 closed, 1 half open, 2 open, of all workers."),
+    _gauge("perdure_dependency_rate_per_second", ("dependency",), "Requests a second that all workers make."),
+    _gauge(
+        "perdure_dependency_limit_per_second", ("dependency",),
+        "Requests a second that all workers may make; 0: no limit.",
+    ),
+    _gauge("perdure_dependency_requests_in_flight", ("dependency",), "Requests of all workers that are not back."),
+    _gauge("perdure_dependency_tokens", ("dependency",), "What each worker has left for retries."),
+    _gauge(
+        "perdure_dependency_paused_seconds", ("dependency",),
+        "For how long no request goes out because the service asked for that; 0: it did not.",
     ),
 )  # fmt: skip
 

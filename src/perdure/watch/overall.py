@@ -16,8 +16,10 @@ from perdure.store.sql_store import SqlStore
 from perdure.store.stuck import escalated
 from perdure.watch.board import Board, Key
 from perdure.watch.metrics import (
+    BREAKER_STATES,
     BY_NAME,
     COLLECTIONS,
+    DEPENDENCY_STATES,
     JOB_STATES,
     LABEL_VALUES_MAX,
     METRICS,
@@ -137,12 +139,22 @@ async def _dependencies(to: Overall) -> None:
     now_ms, known = await to.store.now_ms(), await to.store.dependencies()
     names = _told_apart(one.name for one in known)
     for one in known:
+        name = names[one.name]
         down_s = 0.0 if one.since_ms is None else max(0, now_ms - one.since_ms) / 1000
-        to.add("perdure_documents_held", names[one.name], value=one.held)
-        to.most("perdure_dependency_held_seconds", names[one.name], value=down_s)
+        to.add("perdure_documents_held", name, value=one.held)
+        to.most("perdure_dependency_held_seconds", name, value=down_s)
         answered = 1.0 if one.success_share is None and one.since_ms is None else one.success_share
         if answered is not None:  # or nobody knows: it is held, and nobody asks it
-            to.least("perdure_dependency_success_share", names[one.name], value=answered)
+            to.least("perdure_dependency_success_share", name, value=answered)
+        for state in DEPENDENCY_STATES:
+            to.most("perdure_dependency_state", name, state, value=state == one.state)
+        to.most("perdure_dependency_breaker_state", name, value=BREAKER_STATES.index(one.breaker))
+        to.add("perdure_dependency_rate_per_second", name, value=one.rate_per_s)
+        to.add("perdure_dependency_limit_per_second", name, value=one.limit_per_s or 0)
+        to.add("perdure_dependency_requests_in_flight", name, value=one.in_flight)
+        to.least("perdure_dependency_tokens", name, value=one.tokens)
+        paused_s = max(0, (one.paused_until_ms or now_ms) - now_ms) / 1000
+        to.most("perdure_dependency_paused_seconds", name, value=paused_s)
 
 
 async def _outbox(to: Overall) -> None:

@@ -56,9 +56,11 @@ CREATE TABLE dependency (
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
--- Workers that reported lately, and how fast each of them asks the service (NULL: as it likes).
+-- Workers that reported lately, how fast each of them asks the service (NULL: it does not), how many of its requests are
+-- not back, and whether its breaker looks.
 CREATE TABLE dependency_worker (
   name text COLLATE "C" NOT NULL, worker int NOT NULL, seen_ms bigint NOT NULL, rate double precision,
+  in_flight int NOT NULL DEFAULT 0, looking boolean NOT NULL DEFAULT false,
   PRIMARY KEY (name, worker)
 );
 -- Operations on services, for their KPIs; `added_ms` of the latency were spent on retries.

@@ -50,9 +50,11 @@ CREATE TABLE dependency (
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
--- Workers that reported lately, and how fast each of them asks the service (NULL: as it likes).
+-- Workers that reported lately, how fast each of them asks the service (NULL: it does not), how many of its requests are
+-- not back, and whether its breaker looks.
 CREATE TABLE dependency_worker (
   name text NOT NULL, worker integer NOT NULL, seen_ms integer NOT NULL, rate real,
+  in_flight integer NOT NULL DEFAULT 0, looking integer NOT NULL DEFAULT 0,
   PRIMARY KEY (name, worker)
 ) WITHOUT ROWID;
 -- Operations on services, for their KPIs; `added_ms` of the latency were spent on retries.
