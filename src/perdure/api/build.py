@@ -26,6 +26,7 @@ from perdure.api import (
 )
 from perdure.api.caller import Gate
 from perdure.api.connections import Guard
+from perdure.api.downloads import download_slots, export_slots
 from perdure.api.looks import Looks
 from perdure.api.parameters import known_only
 from perdure.api.problems import handle_errors
@@ -65,6 +66,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     limits = Limits(
         settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
         getattr(service.blobs, "temporary", None), settings.upload_bytes_per_s, settings.api_json_values_max,
+        settings.download_pause_s,
     )  # fmt: skip
     app = FastAPIOffline(  # its page needs no other host
         redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY,
@@ -73,7 +75,9 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     )  # fmt: skip
     app.state.service, app.state.limits = service, limits
     app.state.uploads = Uploads()
-    app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.streams = streaming.stream_slots(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.downloads = download_slots(settings.api_downloads_max, settings.api_downloads_per_org)
+    app.state.exports = export_slots(settings.api_downloads_max)
     app.state.looks = Looks(service)
     app.state.guard = Guard.of(settings)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
