@@ -120,7 +120,7 @@ async def read_body(request: Request, org: str, body: Received, work: Callable[[
     """Do the work that reads the body: here if it is light, else in a process of its own. Raises: what it raises."""
     heavy = isinstance(body.json, Path) or not is_light(body.json or b"", *body.fields.values())
     readers: Readers = request.app.state.readers
-    return await readers.run(org, work, *args) if heavy else work(*args)
+    return await readers.run(org, work, *args, room=body.room) if heavy else work(*args)
 
 
 class Uploads:
