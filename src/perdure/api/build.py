@@ -41,6 +41,8 @@ SUMMARY = "Processes documents and never loses one."
 ABOUT = """Hand in a URL, a text or a file; what is answered with an id is durable. Every error is a problem+json with a
 stable `code`. Lists are read on with `after`. A key belongs to an organisation, and what is another's is not there."""
 
+_described: dict[str, object] = {}  # the OpenAPI document, which is the same for every application made here
+
 
 def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) -> FastAPI:
     """The HTTP API over the app, which is started (unless it is `started`) and closed with it. `open_`: no key is
@@ -55,6 +57,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
         if not started:
             await service.start()
         service.measure()
+        await asyncio.to_thread(app.openapi)  # it takes a second, for which requests would wait
         try:
             yield
         finally:
@@ -93,15 +96,19 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
 
 def _add_schemas(app: FastAPI) -> None:
     """Bodies that are read here and not by the framework have schemas as well."""
-    make = app.openapi
+    make, routes = app.openapi, len(app.routes)
 
     def openapi() -> dict[str, object]:
+        if _described and len(app.routes) == routes:
+            return _described
         made = make()
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         for model in (NewDocument, Bulk, Finished):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             schemas.setdefault(model.__name__, schema)
+        if len(app.routes) == routes:
+            _described.update(made)
         return made
 
     app.openapi = openapi  # type: ignore[method-assign]
