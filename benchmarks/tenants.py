@@ -37,7 +37,7 @@ from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 LOAD = Path(__file__).with_name("tenants_load.py")
-PHASES = ("flood", "large", "bombs", "slow", "streams", "all")
+PHASES = ("flood", "large", "bombs", "slow", "streams", "readers", "all")
 MEASURES = ("add", "done", "search", "status")
 POLITE = 19
 Said = dict[str, Any]

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import httpx2
+
 from tests.pipelines.extract import hostile as bombs
 from tests.pipelines.extract import made
 
@@ -23,12 +25,18 @@ FROM = ("127.0.0.2", 0)  # an address of its own: connections are counted by add
 ANSWER_S = 60.0
 FLOOD_LANES, LARGE_LANES, JSON_LANES, BOMB_LANES, TRICKLES, STREAMS = 24, 4, 2, 4, 600, 300
 LARGE_BYTES = 16 << 20
+LIST_LANES, IDLE_READERS, OUTPUT_LANES, EXPORT_LANES = 8, 6, 4, 2  # 8 downloads at a time are allowed
+DOWNLOAD_BYTES, OUTPUT_BYTES = 64 << 20, 8 << 20
+IDLE_S = 35.0  # that a reader takes nothing: by then it was cut off
+STOCK_S = 300.0  # that the documents for readers may take to end
 
 
 async def hostile(facts: dict[str, Any]) -> None:
     """Do harm for `seconds`."""
     own = Hostile(facts["url"], facts["keys"][0])
     own.prepare()
+    if facts["harm"] in ("readers", "all"):
+        await asyncio.to_thread(own.stock)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)  # until it is to begin
     await own.run(facts["harm"], facts["seconds"])
@@ -40,7 +48,8 @@ class Hostile:
 
     def __init__(self, url: str, key: str) -> None:
         self.host, port = url.removeprefix("http://").split(":")
-        self.port = int(port)
+        self.port, self.key = int(port), key
+        self.file = self.text = ""  # ids of what `readers` read
         self.head = f"Host: {self.host}\r\nAuthorization: Bearer {key}\r\n"
         self.counts: Counter[str] = Counter()
         self.until_s = 0.0
@@ -59,9 +68,26 @@ class Hostile:
             ("mail.eml", bombs.nested_mail()),
         ]  # fmt: skip
 
+    def stock(self) -> None:
+        """Add 64 MiB that no pipeline takes, and a text with a large output; wait until both have ended."""
+        text = (made.prose(40_000, seed=7).encode() * 32)[:OUTPUT_BYTES]
+        self.file = self._stocked("?name=a.bin&type=application/octet-stream", os.urandom(DOWNLOAD_BYTES))
+        self.text = self._stocked("?name=a.txt&type=text", text)
+
+    def _stocked(self, query: str, body: bytes) -> str:
+        url = f"http://{self.host}:{self.port}/v3/documents"
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/octet-stream"}
+        with httpx2.Client(headers=headers, timeout=STOCK_S) as client:
+            id_: str = client.post(f"{url}{query}", content=body).json()["id"]
+            until_s = time.monotonic() + STOCK_S
+            while client.get(f"{url}/{id_}").json()["finished_at"] is None and time.monotonic() < until_s:
+                time.sleep(0.5)
+        return id_
+
     async def run(self, harm: str, seconds: float) -> None:
         kinds: dict[str, Callable[[], Awaitable[None]]] = {
             "flood": self.flood, "large": self.large, "bombs": self.bombs, "slow": self.slow, "streams": self.streams,
+            "readers": self.readers,
         }  # fmt: skip
         self.until_s = time.monotonic() + seconds
         wanted = kinds.values() if harm == "all" else [kinds[harm]]
@@ -99,6 +125,25 @@ class Hostile:
                     finally:
                         writer.close()
                 self.counts[f"{what} cut off"] += 1
+                await asyncio.sleep(0.05)
+
+        await asyncio.gather(*(lane() for _ in range(number)))
+
+    async def _whole(self, number: int, what: str, path: str) -> None:
+        """Ask for this on so many connections, read each answer to its end, and begin again."""
+        asked = f"GET {path} HTTP/1.1\r\nConnection: close\r\n{self.head}\r\n".encode()
+
+        async def lane() -> None:
+            while True:
+                with suppress(OSError, EOFError):
+                    reader, writer = await asyncio.open_connection(self.host, self.port, local_addr=FROM)
+                    try:
+                        writer.write(asked)
+                        self.counts[f"{what} {(await reader.readline())[9:12].decode()}"] += 1
+                        while piece := await reader.read(1 << 18):
+                            self.counts[f"kB of {what}s"] += len(piece) >> 10
+                    finally:
+                        writer.close()
                 await asyncio.sleep(0.05)
 
         await asyncio.gather(*(lane() for _ in range(number)))
@@ -184,6 +229,32 @@ class Hostile:
                 await asyncio.sleep(0.5)
 
         await asyncio.gather(self._many(1, "add", self._small, 0.1), *(listen() for _ in range(STREAMS)))
+
+    async def readers(self) -> None:
+        """Reads that cost much: lists by a long part of the name, outputs and exports as often as they can be had, and
+        six downloads of 64 MiB of which nothing is taken."""
+        asked = self.request("GET", f"/v3/documents/{self.file}/content")
+
+        async def idle() -> None:
+            while True:
+                with suppress(OSError, EOFError):
+                    reader, writer = await asyncio.open_connection(self.host, self.port, local_addr=FROM)
+                    try:
+                        writer.write(asked)
+                        status = (await reader.readline())[9:12].decode()
+                        self.counts[f"download {status}"] += 1
+                        await asyncio.sleep(IDLE_S if status == "200" else 1)
+                    finally:
+                        writer.close()
+                await asyncio.sleep(0.5)
+
+        listed = self.request("GET", f"/v3/documents?limit=100&name={'a' * 200}")
+        await asyncio.gather(
+            self._many(LIST_LANES, "list", lambda _: listed),
+            self._whole(OUTPUT_LANES, "output", f"/v3/documents/{self.text}/stages/extract"),
+            self._whole(EXPORT_LANES, "export", "/v3/dead/export"),
+            *(idle() for _ in range(IDLE_READERS)),
+        )
 
 
 async def _answer(reader: asyncio.StreamReader) -> int:

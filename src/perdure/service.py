@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ from perdure.engine.answering import Answered, Answers, answered
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
+from perdure.engine.stage import Stage
 from perdure.engine.stuck import policy_of
 from perdure.engine.sweeper import Retention
 from perdure.engine.working import Working
@@ -59,7 +60,7 @@ from perdure.store.base import DataRefused
 from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
-from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Place, Status
+from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Place, SavedStage, Status
 from perdure.store.text import checked, reason_kept
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
@@ -415,6 +416,23 @@ class AsyncPerdure(
     async def output(
         self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
     ) -> Any:
+        defined, save = await self._saved(document_id, stage, org, pipeline)
+        raw = save.inline if save.blob is None else await self.blobs.get(save.blob)
+        if raw is None or len(raw) <= LIGHT_BYTES:
+            return defined.codec.decode(raw or b"null")
+        return await asyncio.to_thread(defined.codec.decode, raw)
+
+    async def output_saved(
+        self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """What `output` gives as it is stored: JSON, in pieces of a few MB at most."""
+        _, save = await self._saved(document_id, stage, org, pipeline)
+        return _alone(save.inline or b"null") if save.blob is None else self.blobs.stream(save.blob)
+
+    async def _saved(
+        self, document_id: str, stage: str, org: str | None, pipeline: str | None
+    ) -> tuple[Stage[..., Any], SavedStage]:
+        """The stage, and what it saved last. Raises: StageUnknown."""
         status = await self.status(document_id, org)
         found = self._pipeline(pipeline or status.pipeline)
         defined = stage_of(found, stage)
@@ -428,10 +446,7 @@ class AsyncPerdure(
                 f"stage {stage} of document {status.id} is not saved; it is {status.state}",
                 code="not_saved",
             )
-        raw = saves[-1].inline if saves[-1].blob is None else await self.blobs.get(saves[-1].blob)
-        if raw is None or len(raw) <= LIGHT_BYTES:
-            return defined.codec.decode(raw or b"null")
-        return await asyncio.to_thread(defined.codec.decode, raw)
+        return defined, saves[-1]
 
     async def rows(
         self, document_id: str, name: str, org: str | None = None
@@ -572,6 +587,10 @@ def _states(word: str, words: str | None) -> tuple[list[str], str | None]:
     except ValueError as error:
         raise InputInvalid(str(error), code="state_unknown") from None
     return sorted({str(State.QUEUED if state is State.PARKED else state) for state in states}), stage
+
+
+async def _alone(piece: bytes) -> AsyncGenerator[bytes, None]:
+    yield piece
 
 
 def _moment(which: ListOptions, name: str) -> int | None:

@@ -391,6 +391,14 @@ class Settings(BaseSettings):
     api_streams_per_org: int = Field(
         default=200, ge=1, description="How many of them one organisation may have."
     )
+    api_downloads_max: int = Field(
+        default=100,
+        ge=1,
+        description="How many downloads of documents and outputs an HTTP server sends at a time.",
+    )
+    api_downloads_per_org: int = Field(
+        default=8, ge=1, description="How many of them one organisation may have."
+    )
     api_connections_max: int = Field(
         default=4000,
         ge=2,
@@ -412,6 +420,11 @@ class Settings(BaseSettings):
         default=500, ge=0, description="The least pace of an upload, beyond the pause that it may make."
     )
     upload_total_s: float = Field(default=3600, gt=0, description="How long an upload may take as a whole.")
+    download_pause_s: float = Field(
+        default=30,
+        gt=0,
+        description="How long a client may take for 64 KiB of a download before it is cut off.",
+    )
     traces: bool | None = Field(
         default=None,
         description="Whether a worker sends spans by OTLP; by default where OTEL_EXPORTER_OTLP_ENDPOINT is set.",

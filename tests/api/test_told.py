@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from perdure import Document, Permanent, Pipeline, RetryLater
+from perdure.api import build
 from perdure.client import ApiError, Client
 from perdure.core.model import State
 from perdure.core.state_words import WORDS
@@ -63,6 +67,27 @@ def test_an_unknown_parameter_is_refused_on_every_route(server: Server) -> None:
                 if f"did you mean {name}?" not in near["detail"]:
                     wrong.append((method, path, near))
     assert wrong == []
+
+
+def test_the_openapi_document_is_made_before_the_first_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[threading.Thread] = []
+    make = FastAPI.openapi
+
+    def noted(app: FastAPI) -> dict[str, Any]:
+        made.append(threading.current_thread())
+        return make(app)
+
+    monkeypatch.setattr(FastAPI, "openapi", noted)
+    monkeypatch.setattr(build, "_described", {}, raising=False)
+    with Server(f"sqlite:///{tmp_path}/p.db") as server:
+        assert len(made) == 1
+        client = server.client("acme")
+        assert client.get(DOCUMENTS, params={"limit": 1}).status_code == 200
+        assert client.patch(DOCUMENTS).status_code == 405
+        assert DOCUMENTS in client.get("/openapi.json").json()["paths"]
+        assert [thread for thread in made if thread is server._thread] == []
 
 
 def test_the_state_has_one_name_and_the_other_one_is_accepted(server: Server) -> None:

@@ -51,7 +51,7 @@ def test_every_setting_that_is_named_is_one() -> None:
 
 
 def test_what_the_text_says_of_limits_is_so() -> None:
-    from perdure.api import forms, jsons, readers, receiving, refused, shared
+    from perdure.api import downloads, forms, jsons, readers, receiving, refused, shared
     from perdure.settings import Settings
 
     assert f"a form {forms.PARTS_MAX} parts" in DOCS
@@ -63,5 +63,8 @@ def test_what_the_text_says_of_limits_is_so() -> None:
     assert f"the first {refused.ERRORS_MAX} places" in DOCS
     streams = Settings().api_streams_per_org, Settings().api_streams_max
     assert "has {} streams at most, a server {}".format(*streams) in DOCS
+    assert f"at most {Settings().api_downloads_per_org} downloads of content" in DOCS
+    assert f"less than {downloads.SEND_BYTES >> 10} KiB in" in DOCS
+    assert (downloads.EXPORTS_PER_ORG, receiving.SHARES) == (1, 2), "one export, half of the free room"
     assert f"left with {receiving.FREE_BYTES >> 20} MB" in DOCS
     assert f"({Settings().document_bytes_max >> 20} MB)" in DOCS

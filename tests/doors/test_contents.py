@@ -41,7 +41,12 @@ def test_the_content_is_written_byte_for_byte(store: str, tmp_path: Path) -> Non
     file, out = tmp_path / "a.bin", tmp_path / "b.bin"
     file.write_bytes(bytes(range(256)) * 400)
     id_ = json.loads(succeeded("add", str(file), "--json", "--store", store))["id"]
-    succeeded("content", id_, "--output", str(out), "--store", store)
+    umask = os.umask(0)
+    try:
+        succeeded("content", id_, "--output", str(out), "--store", store)
+    finally:
+        os.umask(umask)
+    assert out.stat().st_mode & 0o777 == 0o600
     assert out.read_bytes() == file.read_bytes()
     assert succeeded("content", added(store), "--store", store) == "Hello"
     refused(2, "document_unknown", "content", "nothing", "--store", store)

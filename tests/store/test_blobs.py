@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -126,6 +128,11 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return lambda: bucket_place(server)
 
 
+async def _collect(pieces: AsyncIterator[bytes], into: list[bytes]) -> None:
+    async for piece in pieces:
+        into.append(piece)
+
+
 async def listed(blobs: Blobs, older_than_ms: int = 0) -> dict[str, int]:
     return {digest: age_ms async for digest, age_ms in blobs.list(older_than_ms)}
 
@@ -139,6 +146,45 @@ def test_what_was_put_comes_back(opened: Opener, size: int) -> None:
             assert digest == sha256(data)
             assert await place.blobs.get(digest) == data
             assert await place.blobs.exists(digest)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 9 * MIB + 7])
+def test_it_comes_in_pieces_and_is_hashed_beside_the_event_loop(
+    opened: Opener, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.current_thread()
+
+    def hashed(data: bytes = b"") -> Any:
+        assert len(data) < MIB // 2 or threading.current_thread() is not here
+        return original(data)
+
+    original = hashlib.sha256
+
+    async def story() -> None:
+        data = os.urandom(size)
+        async with opened() as place:
+            digest = await place.blobs.put(data)
+            monkeypatch.setattr(hashlib, "sha256", hashed)
+            assert await place.blobs.get(digest) == data
+            pieces = [piece async for piece in place.blobs.stream(digest)]
+            assert b"".join(pieces) == data
+            assert all(0 < len(piece) <= 2 * MIB for piece in pieces)
+
+    asyncio.run(story())
+
+
+def test_a_stream_goes_on_where_the_blob_is_set_aside(bucket: S3Server) -> None:
+    async def story() -> None:
+        data = os.urandom(5 * MIB)
+        async with bucket_place(bucket) as place:
+            digest = await place.blobs.put(data)
+            async with aclosing(place.blobs.stream(digest)) as pieces:
+                found = await anext(pieces)
+                await place.age(digest, 5000)
+                assert await place.blobs.delete(digest, 1000)
+                assert b"".join([found, *[piece async for piece in pieces]]) == data
 
     asyncio.run(story())
 
@@ -171,6 +217,8 @@ def test_a_missing_blob_says_so(opened: Opener, digest: str, tmp_path: Path) -> 
                 await place.blobs.get(digest)
             assert caught.value.code == "blob_missing"
             with pytest.raises(BlobMissing):
+                await anext(place.blobs.stream(digest))
+            with pytest.raises(BlobMissing):
                 await place.blobs.open_copy(digest, tmp_path)
             assert not await place.blobs.exists(digest)
             assert await place.blobs.path(digest) is None
@@ -189,6 +237,10 @@ def test_a_damaged_blob_is_never_returned_and_a_put_repairs_it(opened: Opener, t
             with pytest.raises(BlobCorrupt) as caught:
                 await place.blobs.get(digest)
             assert caught.value.code == "blob_corrupt"
+            streamed: list[bytes] = []
+            with pytest.raises(BlobCorrupt):
+                await _collect(place.blobs.stream(digest), streamed)
+            assert sum(map(len, streamed)) < len(data)
             with pytest.raises(BlobCorrupt):
                 await place.blobs.open_copy(digest, copies)
             assert list(copies.iterdir()) == []
@@ -202,6 +254,7 @@ def test_a_damaged_blob_is_never_returned_and_a_put_repairs_it(opened: Opener, t
 STREAM = """
 import asyncio, resource, sys
 from pathlib import Path
+from typing import Any
 import asyncpg
 from perdure.store.blobs import DirectoryBlobs, S3Blobs, TableBlobs
 
@@ -354,6 +407,7 @@ def test_a_killed_put_leaves_nothing_that_looks_like_a_blob(tmp_path: Path) -> N
     program = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from perdure.store.blobs import DirectoryBlobs
 os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 DirectoryBlobs(Path(sys.argv[1])).put_sync(b"never finished")

@@ -26,6 +26,7 @@ from perdure.api import (
 )
 from perdure.api.caller import Gate
 from perdure.api.connections import Guard
+from perdure.api.downloads import download_slots, export_slots
 from perdure.api.looks import Looks
 from perdure.api.parameters import known_only
 from perdure.api.problems import handle_errors
@@ -39,6 +40,8 @@ from perdure.service import AsyncPerdure
 SUMMARY = "Processes documents and never loses one."
 ABOUT = """Hand in a URL, a text or a file; what is answered with an id is durable. Every error is a problem+json with a
 stable `code`. Lists are read on with `after`. A key belongs to an organisation, and what is another's is not there."""
+
+_described: dict[str, object] = {}  # the OpenAPI document, which is the same for every application made here
 
 
 def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) -> FastAPI:
@@ -54,6 +57,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
         if not started:
             await service.start()
         service.measure()
+        await asyncio.to_thread(app.openapi)  # it takes a second, for which requests would wait
         try:
             yield
         finally:
@@ -65,6 +69,7 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     limits = Limits(
         settings.document_bytes_max, settings.api_json_bytes_max, settings.upload_pause_s, settings.upload_total_s,
         getattr(service.blobs, "temporary", None), settings.upload_bytes_per_s, settings.api_json_values_max,
+        settings.download_pause_s,
     )  # fmt: skip
     app = FastAPIOffline(  # its page needs no other host
         redoc_url=None, static_url="/docs/static", title="Perdure", version=__version__, summary=SUMMARY,
@@ -73,7 +78,9 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
     )  # fmt: skip
     app.state.service, app.state.limits = service, limits
     app.state.uploads = Uploads()
-    app.state.streams = streaming.Streams(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.streams = streaming.stream_slots(settings.api_streams_max, settings.api_streams_per_org)
+    app.state.downloads = download_slots(settings.api_downloads_max, settings.api_downloads_per_org)
+    app.state.exports = export_slots(settings.api_downloads_max)
     app.state.looks = Looks(service)
     app.state.guard = Guard.of(settings)
     app.state.gate = Gate(service, open_, settings.api_rate_per_s)
@@ -89,15 +96,19 @@ def build(service: AsyncPerdure, *, open_: bool = False, started: bool = False) 
 
 def _add_schemas(app: FastAPI) -> None:
     """Bodies that are read here and not by the framework have schemas as well."""
-    make = app.openapi
+    make, routes = app.openapi, len(app.routes)
 
     def openapi() -> dict[str, object]:
+        if _described and len(app.routes) == routes:
+            return _described
         made = make()
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         for model in (NewDocument, Bulk, Finished):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             schemas.setdefault(model.__name__, schema)
+        if len(app.routes) == routes:
+            _described.update(made)
         return made
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -213,13 +213,22 @@ class Guarded(H11Protocol):
             self.flow.held = self.flow.read_paused = False
             self.flow.settle()
 
+    def break_off(self) -> None:
+        """Close the connection at once; what was not sent is lost."""
+        self._disconnect()
+        self.transport.abort()
+
+    def _disconnect(self) -> None:
+        """Let the application answer no more."""
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+
     def _refuse(self, answer: bytes) -> None:
         """End the connection, with this answer unless another one has begun; the client has a moment to read it."""
         if self.transport.is_closing():
             return
         if not self._answered:
-            self.cycle.disconnected = True  # the application cannot answer any more
-            self.cycle.message_event.set()
+            self._disconnect()
         if self._answered or not self.cycle.response_started:
             self.transport.write(answer)
         self.stop_listening()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
@@ -15,14 +13,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.api.caller import Caller, Operator, Reader, Writer
+from perdure.api.downloads import Download, Pieces
 from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, DocumentId, Service
 from perdure.api.views import Number, Text, Whole
-from perdure.operate.choosing import Choice, DeadOptions, count, documents_of
+from perdure.operate.choosing import DeadOptions, count, documents_of
 from perdure.operate.dead import Inspected
 from perdure.operate.groups import Group
 from perdure.operate.requeue import RequeueOptions
-from perdure.service import AsyncPerdure
 from perdure.store.records import DeadRecord
 
 router = APIRouter(prefix="/v3/dead", tags=["dead letters"], responses=PROBLEMS, route_class=Bounded)
@@ -166,29 +164,19 @@ async def purge(request: Request, service: Service, caller: Operator, meant: Pur
 
 
 @router.get("/export", response_class=StreamingResponse)
-async def export(service: Service, caller: Reader, which: WhichQuery) -> StreamingResponse:
+async def export(request: Request, service: Service, caller: Reader, which: WhichQuery) -> Response:
     """All of them as JSON lines, with what it takes to bring them back (`perdure dead import`)."""
     choice = await documents_of(service.store, await service.choose(**which.options(caller)))
     headers = {"Content-Disposition": 'attachment; filename="dead.jsonl"'}
-    return StreamingResponse(_lines(service, choice, caller.who), media_type=NDJSON, headers=headers)
+    lines = Pieces(service.export_streaming(choice, caller.who), NDJSON, headers)
+    state = request.app.state
+    return Download(lines, state.exports, caller.org, state.limits.download_pause_s)
 
 
 @router.get("/{id}", response_model=Inspected)
 async def inspect(service: Service, caller: Reader, id_: DocumentId) -> Inspected:
     """All there is to know about a dead document, and what to do about it."""
     return await service.inspect(id_, caller.org)
-
-
-async def _lines(service: AsyncPerdure, choice: Choice, who: str) -> AsyncIterator[bytes]:
-    """A page after the other; no more than one of them is on disk."""
-    with tempfile.TemporaryFile() as page:
-        async with aclosing(service.exporting(choice, page, who)) as doing:
-            async for _ in doing:
-                page.seek(0)
-                while piece := await asyncio.to_thread(page.read, 1 << 18):
-                    yield piece
-                page.seek(0)
-                page.truncate()
 
 
 def _streams(request: Request) -> bool:

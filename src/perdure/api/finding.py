@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
-from perdure.api.caller import Reader
+from perdure.api.caller import Caller, Reader
+from perdure.api.downloads import Download, Pieces
 from perdure.api.shared import PROBLEMS, DocumentId, Service
+from perdure.api.standard import standard
 from perdure.api.views import Chunks, ChunkView, Connections, ConnectionView, Hits, HitView, Rows, RowView
 from perdure.errors import StageUnknown
 from perdure.operate.desk import unknown
@@ -100,7 +102,7 @@ async def _answer(page: Callable[[], BaseModel]) -> Response:
 
 
 @router.get("/documents/{id}/content", response_class=Response, tags=["documents"])
-async def content(service: Service, caller: Reader, id_: DocumentId) -> Response:
+async def content(request: Request, service: Service, caller: Reader, id_: DocumentId) -> Response:
     """What came in, byte for byte."""
     status = await service.status(id_, caller.org)
     found = await service.store.document(caller.org, status.id)
@@ -115,22 +117,24 @@ async def content(service: Service, caller: Reader, id_: DocumentId) -> Response
         return Response(found.inline or b"", media_type=kind, headers=SAFE)
     path = await service.blobs.path(found.blob)
     if path is not None:
-        return FileResponse(path, media_type=kind, headers=SAFE)
-    return Response(await service.blobs.get(found.blob), media_type=kind, headers=SAFE)
+        return _download(request, caller, FileResponse(path, media_type=kind, headers=SAFE))
+    return _download(request, caller, Pieces(service.blobs.stream(found.blob), kind, SAFE, found.size))
 
 
 @router.get("/documents/{id}/stages/{stage}", tags=["documents"])
 async def output(
-    service: Service, caller: Reader, id_: DocumentId, stage: str,
+    request: Request, service: Service, caller: Reader, id_: DocumentId, stage: str,
     pipeline: Annotated[str | None, Query(max_length=200, description="That of a follow-up job.")] = None,
 ) -> Any:  # fmt: skip
     """What a stage of the document, or of a job that follows from it, saved, as JSON."""
-    from pydantic import ConfigDict, TypeAdapter
-
     await service.status(id_, caller.org)
     if not stage.isprintable():
         raise StageUnknown(f"there is no stage {stage!r}")
-    found = await service.output(id_, stage, caller.org, pipeline)
-    adapter = TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
-    made = await asyncio.to_thread(adapter.dump_json, found)
-    return Response(made, media_type="application/json")
+    saved = await service.output_saved(id_, stage, caller.org, pipeline)
+    return _download(request, caller, Pieces(standard(saved), "application/json", {}))
+
+
+def _download(request: Request, caller: Caller, answer: Response) -> Download:
+    return Download(
+        answer, request.app.state.downloads, caller.org, request.app.state.limits.download_pause_s
+    )

@@ -150,3 +150,12 @@ def stop_listening(scope: Scope) -> None:
     """Throw away the rest of the body of a request that is refused, without parsing it."""
     if (connection := scope.get(CONNECTION)) is not None:
         connection.stop_listening()
+
+
+def break_off(scope: Scope) -> bool:
+    """Close the connection of a request whose answer has begun, so that the client sees it is incomplete; False if the
+    server that runs the application has no such connections."""
+    if (connection := scope.get(CONNECTION)) is None:
+        return False
+    connection.break_off()
+    return True

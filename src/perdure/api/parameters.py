@@ -1,6 +1,6 @@
 """Query parameters that a route does not have are refused: a misspelt filter must not return everything.
 
-The OpenAPI document says which there are, for every route at one place.
+The OpenAPI document says which there are, for every route at one place. It is made before the server listens.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ been none for a while.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import sys
@@ -16,10 +17,14 @@ from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
+from perdure.api import answers
+from perdure.api.answers import BYTES_MAX
 from perdure.api.reader import HEAD_BYTES
 from perdure.api.refused import Refused
+from perdure.engine.wire import Malformed
 
 PLACES, PLACES_OF_ONE = 2, 1
 IDLE_S = 60.0
@@ -37,6 +42,7 @@ ENVIRONMENT = (
     "TMPDIR",
     "VIRTUAL_ENV",
 )
+log = logging.getLogger("perdure.api")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -58,13 +64,16 @@ class Reader:
         return cls(process)
 
     async def run(self, piece: bytes) -> bytes:
-        """What came of it. Raises: OSError, EOFError if the process has ended."""
+        """What came of it. Raises: OSError, EOFError if the process has ended; Malformed."""
         to, back = self._process.stdin, self._process.stdout
         assert to is not None
         assert back is not None
         to.write(len(piece).to_bytes(HEAD_BYTES) + piece)
         await to.drain()
-        return await back.readexactly(int.from_bytes(await back.readexactly(HEAD_BYTES)))
+        size = int.from_bytes(await back.readexactly(HEAD_BYTES))
+        if size > BYTES_MAX:
+            raise Malformed("an answer of a process that reads JSON is too long")
+        return await back.readexactly(size)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -85,15 +94,19 @@ class Readers:
         self._idle: list[Reader] = []
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def run(self, org: str, work: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Do the work, a function of a module, in one of the processes. Raises: what it raises; Refused."""
+    async def run(self, org: str, work: Callable[[*Ts], T], *args: *Ts, room: Path | None = None) -> T:
+        """Do the work, a function of a module, in one of the processes; files that come of it are in the room. Raises:
+        what it raises; Refused."""
         piece = pickle.dumps((work, args), pickle.HIGHEST_PROTOCOL)
-        async with self._places.place(org):
-            answer = await self._answer(piece)
-        well, value = pickle.loads(answer)
-        if not well:
-            raise value
-        result: T = value
+        try:
+            async with self._places.place(org):
+                answer = await self._answer(piece)
+            result: T = await asyncio.to_thread(answers.decode, answer, room)
+        except Malformed as error:
+            log.error("%s", error)
+            for reader in tuple(self._idle):  # one of them gave it
+                self._end(reader)
+            raise _ended() from None
         return result
 
     async def _answer(self, piece: bytes) -> bytes:
@@ -103,10 +116,7 @@ class Readers:
         try:
             return await self._run(await Reader.start(), piece)
         except (OSError, EOFError):
-            raise Refused(
-                503, "reader_ended", "the body could not be read: the process that read it was killed; try again later",
-                retry_after_s=5,
-            ) from None  # fmt: skip
+            raise _ended() from None
 
     async def _run(self, reader: Reader, piece: bytes) -> bytes:
         if reader.timer is not None:
@@ -136,6 +146,11 @@ class Readers:
         for reader in tuple(self._idle):
             self._end(reader)
         await asyncio.gather(*self._ending)
+
+
+def _ended() -> Refused:
+    said = "the body could not be read: the process that read it was killed; try again later"
+    return Refused(503, "reader_ended", said, retry_after_s=5)
 
 
 class Places:

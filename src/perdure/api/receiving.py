@@ -9,9 +9,11 @@ import asyncio
 import hashlib
 import math
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar, TypeVarTuple
 
 from fastapi import Request
@@ -19,6 +21,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
 from perdure.api import turns
+from perdure.api.caller import ADMITTED
 from perdure.api.forms import Received, check_size, read_form
 from perdure.api.jsons import LIGHT_BYTES, is_light
 from perdure.api.readers import Readers
@@ -29,6 +32,7 @@ from perdure.engine import rooms
 WRITE_BYTES = 1 << 20
 FORM_BYTES = 1 << 20  # that a form may have besides its file
 FREE_BYTES = 64 << 20  # of the disk, that an upload leaves
+SHARES = 2  # of the rest, one of which is for the uploads of one organisation
 STOPPING_S = 3.0  # that a body has to arrive when the server stops
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -47,6 +51,7 @@ class Limits:
     spool: Path | None = None  # where files are written; None: among the system's temporary ones
     pace: int = 0  # bytes that come in a second at least, on the average
     json_values: int = 500_000
+    download_pause_s: float = 30.0  # that a client may take for a part of a download
 
 
 @asynccontextmanager
@@ -63,7 +68,7 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[Received]:
     length = request.headers.get("content-length", "")
     if length.isdigit():
         check_size(int(length), limits.file_bytes + (FORM_BYTES if form == MULTIPART else 0))
-    async with _spool(limits, limits.file_bytes, int(length) if length.isdigit() else 0) as spool:
+    async with _spool(request, limits.file_bytes, int(length) if length.isdigit() else 0) as spool:
         if form == MULTIPART:
             whole = pieces(request, limits, limits.file_bytes + FORM_BYTES)
             body = await read_form(whole, options.get(b"boundary", b""), spool)
@@ -74,17 +79,20 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[Received]:
 
 
 @asynccontextmanager
-async def _spool(limits: Limits, bytes_max: int, expected: int) -> AsyncIterator[Spool]:
-    room = await asyncio.to_thread(rooms.new_room, limits.spool)
-    try:
-        _check_room(room, expected)
-        spool = await asyncio.to_thread(Spool, room / "body", bytes_max)
+async def _spool(request: Request, bytes_max: int, expected: int) -> AsyncIterator[Spool]:
+    limits: Limits = request.app.state.limits
+    uploads: Uploads = request.app.state.uploads
+    with uploads.share(request.scope[ADMITTED].org) as share:
+        room = await asyncio.to_thread(rooms.new_room, limits.spool)
         try:
-            yield spool
+            await asyncio.to_thread(share.check, room, expected)
+            spool = await asyncio.to_thread(Spool, room / "body", bytes_max, share)
+            try:
+                yield spool
+            finally:
+                await asyncio.to_thread(spool.close)
         finally:
-            await asyncio.to_thread(spool.close)
-    finally:
-        await asyncio.to_thread(rooms.remove, room)
+            await asyncio.to_thread(rooms.remove, room)
 
 
 @asynccontextmanager
@@ -98,7 +106,7 @@ async def json_body(request: Request, limits: Limits) -> AsyncIterator[Received]
     else:
         yield Received(json=bytes(start))
         return
-    async with _spool(limits, limits.json_bytes, 0) as spool:
+    async with _spool(request, limits.json_bytes, 0) as spool:
         spool.take(bytes(start))
         del start
         async for piece in stream:
@@ -112,7 +120,7 @@ async def read_body(request: Request, org: str, body: Received, work: Callable[[
     """Do the work that reads the body: here if it is light, else in a process of its own. Raises: what it raises."""
     heavy = isinstance(body.json, Path) or not is_light(body.json or b"", *body.fields.values())
     readers: Readers = request.app.state.readers
-    return await readers.run(org, work, *args) if heavy else work(*args)
+    return await readers.run(org, work, *args, room=body.room) if heavy else work(*args)
 
 
 class Uploads:
@@ -120,6 +128,7 @@ class Uploads:
 
     def __init__(self) -> None:
         self.until_s = math.inf
+        self.spooled = Spooled()
         self._waits: set[asyncio.Timeout] = set()
 
     def stop(self) -> None:
@@ -129,6 +138,15 @@ class Uploads:
             if not wait.expired():  # its time has run out just now
                 wait.reschedule(min(wait.when() or math.inf, self.until_s))
 
+    @contextmanager
+    def share(self, org: str) -> Iterator[Share]:
+        """The room on the disk for one body of the organisation."""
+        share = Share(self.spooled, org)
+        try:
+            yield share
+        finally:
+            share.give_back()
+
     async def next(self, stream: AsyncIterator[bytes], until_s: float) -> bytes:
         """The next piece. Raises: TimeoutError, StopAsyncIteration."""
         async with asyncio.timeout_at(min(until_s, self.until_s)) as wait:
@@ -137,6 +155,50 @@ class Uploads:
                 return await anext(stream)
             finally:
                 self._waits.discard(wait)
+
+
+class Spooled:
+    """Bytes on the disk that are of bodies under way, by organisation; threads write them."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+        self.lock = Lock()
+
+
+class Share:
+    """Bytes of one body on the disk. All bodies of an organisation together take at most half of the room that is free
+    without them, and leave the other half to others."""
+
+    def __init__(self, spooled: Spooled, org: str) -> None:
+        self._spooled, self._org, self._own, self._ended = spooled, org, 0, False
+
+    def check(self, directory: Path, size: int) -> None:
+        """Check that so many bytes more may be written. Raises: Refused."""
+        free, taken = shutil.disk_usage(directory).free - FREE_BYTES, self._spooled.of[self._org]
+        if taken + size <= (free + taken) // SHARES:
+            return
+        if free >= size and taken > self._own:
+            raise Refused(
+                429, "rate_limited", "other uploads of this organisation take its share of the disk; wait for them",
+                retry_after_s=turns.AGAIN_S,
+            )  # fmt: skip
+        raise Refused(507, "storage_full", "the server's disk is full; nothing was taken in, try again later")
+
+    def take(self, directory: Path, size: int) -> None:
+        """Count so many bytes more, which are about to be written. Raises: Refused."""
+        with self._spooled.lock:
+            self.check(directory, size)
+            if not self._ended:  # else the request was cancelled, and its thread still writes
+                self._spooled.of[self._org] += size
+                self._own += size
+
+    def give_back(self) -> None:
+        """The body is deleted."""
+        with self._spooled.lock:
+            self._ended = True
+            self._spooled.of[self._org] -= self._own
+            if not self._spooled.of[self._org]:
+                del self._spooled.of[self._org]
 
 
 async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncIterator[bytes]:
@@ -185,9 +247,9 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncItera
 class Spool:
     """A file that is written in large pieces off the event loop; never larger than allowed."""
 
-    def __init__(self, path: Path, bytes_max: int) -> None:
+    def __init__(self, path: Path, bytes_max: int, share: Share) -> None:
         self.path, self.size = path, 0
-        self._max, self._pending = bytes_max, bytearray()
+        self._max, self._pending, self._share = bytes_max, bytearray(), share
         self._digest = hashlib.sha256()
         self._file = path.open("wb")
 
@@ -207,7 +269,7 @@ class Spool:
             await asyncio.to_thread(self._write, pending)
 
     def _write(self, data: bytes) -> None:
-        _check_room(self.path.parent, len(data))
+        self._share.take(self.path.parent, len(data))
         self._digest.update(data)
         self._file.write(data)
 
@@ -224,8 +286,3 @@ async def _raw(request: Request, form: str, spool: Spool, limits: Limits) -> Rec
         await spool.settle()
     digest = await spool.end()
     return Received(path=spool.path, media_type=form, digest=digest)
-
-
-def _check_room(directory: Path, size: int) -> None:
-    if shutil.disk_usage(directory).free < size + FREE_BYTES:
-        raise Refused(507, "storage_full", "the server's disk is full; nothing was taken in, try again later")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -16,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.api.caller import Reader
 from perdure.api.refused import Refused
 from perdure.api.shared import PROBLEMS, Service
+from perdure.api.slots import Slots
 from perdure.api.turns import pass_on
 from perdure.errors import StoreError
 from perdure.store.feed import NAMES, place
@@ -50,33 +49,15 @@ async def events(
     return Counted(stream, request.app.state.streams, caller.org)
 
 
-class Streams:
-    """The streams that are open: at most `most`, and `most_of_one` of an organisation."""
+def stream_slots(most: int, most_of_one: int) -> Slots:
+    """Slots of streams."""
 
-    def __init__(self, most: int, most_of_one: int) -> None:
-        self.most, self.most_of_one = most, most_of_one
-        self._of: Counter[str] = Counter()
+    def refusal(own: bool) -> Refused:
+        whose = "of this organisation " if own else ""
+        said = f"too many streams {whose}are open here; close one or try again later"
+        return Refused(503, "streams_too_many", said, retry_after_s=10)
 
-    @property
-    def open(self) -> int:
-        return self._of.total()
-
-    @contextmanager
-    def place(self, org: str) -> Iterator[None]:
-        """Hold one of them for the block. Raises: Refused."""
-        if self._of[org] >= self.most_of_one or self.open >= self.most:
-            whose = "of this organisation " if self._of[org] >= self.most_of_one else ""
-            raise Refused(
-                503, "streams_too_many", f"too many streams {whose}are open here; close one or try again later",
-                retry_after_s=10,
-            )  # fmt: skip
-        self._of[org] += 1
-        try:
-            yield
-        finally:
-            self._of[org] -= 1
-            if not self._of[org]:
-                del self._of[org]
+    return Slots(most, most_of_one, refusal)
 
 
 class Counted(StreamingResponse):
@@ -84,7 +65,7 @@ class Counted(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncIterator[bytes], streams: Streams, org: str) -> None:
+    def __init__(self, content: AsyncIterator[bytes], streams: Slots, org: str) -> None:
         super().__init__(content, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._streams, self._org = streams, org
 

@@ -47,15 +47,15 @@ def content(
     store: StoreOption = None,
 ) -> None:
     """Write what came in as a document, byte for byte."""
-    from pathlib import Path
-
     from perdure.cli.opened import opened
     from perdure.errors import InputInvalid
+    from perdure.store.private import open_private
 
     found: bytes = opened(store, lambda app: app.content(document))
     if output != "-":
         try:
-            Path(output).write_bytes(found)
+            with open(output, "wb", opener=lambda path, flags: open_private(path, flags, 0o600)) as file:
+                file.write(found)
         except OSError as error:
             raise InputInvalid(
                 f"{output} cannot be written: {error.strerror}", code="file_unwritable"

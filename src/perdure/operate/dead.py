@@ -21,7 +21,7 @@ from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place,
 from perdure.operate.desk import Desk
 from perdure.operate.export import Target
 from perdure.operate.groups import Group, facts, groups
-from perdure.operate.purge import Exported, Purged, exporting, purging
+from perdure.operate.purge import Exported, Purged, exporting, purging, streaming
 from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
 from perdure.store.blobs import CheckedBlobs
@@ -138,8 +138,8 @@ class DeadVerbs(Desk):
     async def exporting(
         self, choice: Choice, target: Target, who: str | None = None, reason: str = ""
     ) -> AsyncGenerator[Exported, None]:
-        """`export` page by page; into an open file, too. Raises: StoreReadOnly, before anything is written: what
-        leaves the store is in the trail."""
+        """`export` page by page. Raises: StoreReadOnly, before anything is written: what leaves the store is in the
+        trail."""
         self.store.must_write()
         by, why = self._who(who), reason_kept(reason)
         told = Exported()
@@ -147,9 +147,27 @@ class DeadVerbs(Desk):
             async for told in doing:
                 yield told
         if told.exported:
-            where = target if isinstance(target, (str, Path)) else "a stream"
-            what = f"dead: {choice.words}: {told.exported} exported to {where}"
+            what = f"dead: {choice.words}: {told.exported} exported to {target}"
             await self.store.act(by, "export", choice.where.org, what, why)
+
+    async def export_streaming(
+        self, choice: Choice, who: str | None = None, reason: str = ""
+    ) -> AsyncGenerator[bytes, None]:
+        """`export` as the lines themselves, in pieces. What was read of them when the stream is closed is in the trail
+        as well. Raises: StoreReadOnly."""
+        self.store.must_write()
+        by, why = self._who(who), reason_kept(reason)
+        begun: Counter[str] = Counter()
+        try:
+            async with aclosing(
+                streaming(self.store, self.blobs, choice, lambda: begun.update(("lines",)))
+            ) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            if begun:
+                what = f"dead: {choice.words}: {begun.total()} exported to a stream"
+                await self.store.act(by, "export", choice.where.org, what, why)
 
     async def import_(self, source: str | Path, *, who: str | None = None, reason: str = "") -> Imported:
         answers: list[Answer] = []

@@ -17,8 +17,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import field
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +46,7 @@ _SAID_OF_DEAD = {"org", "document_id", "pipeline", "collection", "generation"}
 
 
 #: Where an export goes.
-Target = str | Path | IO[bytes]
+Target = str | Path
 #: A line without its content, and that.
 Entry = tuple[dict[str, Any], bytes | Path | None]
 
@@ -60,18 +60,17 @@ class Page:
 
 
 class Writer:
-    """A file that is there only when it is complete (`-`: standard output); compressed if its name ends in .gz. An open
-    file is written to as it is.
+    """A file that is there only when it is complete (`-`: standard output); compressed if its name ends in .gz.
 
     InputInvalid where there is one already: nothing that was exported is ever overwritten.
     """
 
     def __init__(self, target: Target) -> None:
-        named = str(target) if isinstance(target, (str, Path)) else STANDARD
+        named = str(target)
         self.target = named if named == STANDARD else str(Path(named).absolute())
         self.lines = 0
         self._path: Path | None = None
-        self._raw: IO[bytes] = sys.stdout.buffer if isinstance(target, (str, Path)) else target
+        self._raw: IO[bytes] = sys.stdout.buffer
         self._file: IO[bytes] = self._raw
 
     def __enter__(self) -> Writer:
@@ -124,7 +123,7 @@ class Writer:
     def write(self, entries: Sequence[Entry]) -> None:
         """Documents, a line for each."""
         for head, content in entries:
-            self._file.write(json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1])
+            self._file.write(_opened(head))
             if content is None:
                 self._file.write(b',"content":null}\n')
             else:
@@ -159,6 +158,40 @@ async def export(writer: Writer, store: SqlStore, blobs: Blobs, which: Sequence[
             page.failed[one.key] = problem
     await asyncio.to_thread(writer.write, small)
     return page
+
+
+async def line(one: Archived, blobs: Blobs) -> AsyncGenerator[bytes, None]:
+    """A document's line, a piece at a time: content that is large is read twice and kept nowhere, because what is wrong
+    with it is said before it. Raises: StoreError if it was right and no longer is."""
+    content, problem, blob = one.document["inline"] or b"", None, one.document["blob"]
+    try:
+        if large(one):
+            async with aclosing(blobs.stream(blob)) as pieces:
+                async for _ in pieces:
+                    pass
+        elif blob is not None:
+            content = await blobs.get(blob)
+    except (BlobMissing, BlobCorrupt) as error:
+        problem = str(error)
+    digest = None if problem else blob or hashlib.sha256(content).hexdigest()
+    yield await asyncio.to_thread(lambda: _opened(head(one, digest, problem)))
+    if problem:
+        yield b',"content":null}\n'
+        return
+    yield CONTENT
+    rest = content
+    if large(one):
+        async with aclosing(blobs.stream(blob)) as pieces:
+            async for piece in pieces:
+                whole = (len(rest) + len(piece)) // 3 * 3 - len(rest)
+                yield base64.b64encode(rest + piece[:whole])
+                rest = piece[whole:]
+    yield base64.b64encode(rest) + b'"}\n'
+
+
+def _opened(head: dict[str, Any]) -> bytes:
+    """A line's beginning, open for its content."""
+    return json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
 
 
 def large(one: Archived) -> bool:

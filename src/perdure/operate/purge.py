@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 from perdure.core.frozen import frozen
 from perdure.operate.choosing import Choice, count, documents_of, pages
-from perdure.operate.export import PAGE, Target, Writer, export
+from perdure.operate.export import PAGE, Target, Writer, export, line
 from perdure.store.blobs import Blobs
 from perdure.store.dead import Key
 from perdure.store.sql_store import SqlStore
@@ -56,6 +56,19 @@ async def exporting(
                 told, exported=told.exported + len(page.exported), failed=told.failed + len(failed), answers=failed
             )  # fmt: skip
             yield told
+
+
+async def streaming(
+    store: SqlStore, blobs: Blobs, choice: Choice, begun: Callable[[], None]
+) -> AsyncGenerator[bytes, None]:
+    """The lines of those that are meant, in pieces and on no disk; `begun` is called for each."""
+    choice = await documents_of(store, choice)
+    async for records in pages(store, choice, PAGE):
+        for one in await store.archived([(one.org, one.id) for one in records]):
+            begun()
+            async with aclosing(line(one, blobs)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
 
 async def purging(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
@@ -63,6 +65,11 @@ class Blobs(Protocol):
         """The bytes, verified: BlobMissing, BlobCorrupt."""
         ...
 
+    def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        """The bytes in pieces of a few MB at most, for a reader that may be slow: nothing else is held between two of
+        them. The last piece comes only if all of them are right: BlobMissing, BlobCorrupt."""
+        ...
+
     async def path(self, digest: str) -> Path | None:
         """The blob's own file where the store has one: for reading only, not verified. Else None."""
         ...
@@ -108,6 +115,26 @@ def hash_file(path: Path) -> tuple[str, int]:
             digest.update(piece)
             size += len(piece)
     return digest.hexdigest(), size
+
+
+async def hash_aside(data: bytes) -> str:
+    """Hash of the bytes, computed in a thread: the event loop serves others meanwhile."""
+    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+
+
+async def verified(pieces: AsyncGenerator[bytes, None], digest: str) -> AsyncGenerator[bytes, None]:
+    """The same pieces, the last one only if all of them have this hash. Raises: BlobCorrupt."""
+    found, held = hashlib.sha256(), b""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            await asyncio.to_thread(found.update, piece)
+            if held:
+                yield held
+            held = piece
+    if found.hexdigest() != digest:
+        raise corrupt(digest, found.hexdigest())
+    if held:
+        yield held
 
 
 def missing(digest: str) -> BlobMissing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,9 @@ class CheckedBlobs:
 
     async def get(self, digest: str) -> bytes:
         return await self._blobs.get(digest)
+
+    def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        return self._blobs.stream(digest)
 
     async def path(self, digest: str) -> Path | None:
         return await self._blobs.path(digest)

@@ -14,13 +14,13 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from perdure.errors import StoreError, StoreUnavailable
-from perdure.store.blobs.base import CHUNK_BYTES, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.base import CHUNK_BYTES, corrupt, hash_file, is_digest, missing, required, verified
 from perdure.store.blobs.owning import MARK, Mark
 from perdure.store.descriptors import close_unshared, open_unshared
 from perdure.store.lock_holder import lock_within
@@ -60,6 +60,23 @@ class DirectoryBlobs:
 
     async def get(self, digest: str) -> bytes:
         return await asyncio.to_thread(self.get_sync, digest)
+
+    def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        return verified(self._pieces(digest), digest)
+
+    async def _pieces(self, digest: str) -> AsyncGenerator[bytes, None]:
+        with self._reported():
+            try:
+                file = await asyncio.to_thread(self._place(digest).open, "rb")
+            except FileNotFoundError:
+                raise missing(digest) from None
+        with file:
+            while True:
+                with self._reported():
+                    piece = await asyncio.to_thread(file.read, CHUNK_BYTES)
+                if not piece:
+                    return
+                yield piece
 
     async def path(self, digest: str) -> Path | None:
         return await asyncio.to_thread(self.path_sync, digest)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,17 @@ from perdure.errors import (
     StoreUnavailable,
     address_shown,
 )
-from perdure.store.blobs.base import UNAVAILABLE, changed, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.base import (
+    UNAVAILABLE,
+    changed,
+    corrupt,
+    hash_aside,
+    hash_file,
+    is_digest,
+    missing,
+    required,
+    verified,
+)
 from perdure.store.blobs.owning import MARK, Mark
 
 if TYPE_CHECKING:
@@ -40,6 +50,9 @@ T = TypeVar("T")
 
 #: Objects above this size are sent in parts of this size (S3 itself asks for at least 5 MiB).
 PART_BYTES = 8 * 1024 * 1024
+
+#: What a stream asks for at a time: no connection waits for a slow reader.
+RANGE_BYTES = 2 * 1024 * 1024
 
 #: How many parts of one object are on their way at once; with PART_BYTES it bounds the memory of a put.
 PARTS_UNDERWAY = 4
@@ -136,7 +149,7 @@ class S3Blobs:
         digest, size = await asyncio.to_thread(hash_file, path)
         if size <= PART_BYTES:
             data = await asyncio.to_thread(path.read_bytes)
-            if hashlib.sha256(data).hexdigest() != digest:
+            if await hash_aside(data) != digest:
                 raise changed(path)
             await self.put(data)
             return digest, size
@@ -147,10 +160,24 @@ class S3Blobs:
     async def get(self, digest: str) -> bytes:
         with self._reported(digest):
             data = await self._fetched(lambda: self._whole(digest))
-        found = hashlib.sha256(data).hexdigest()
+        found = await hash_aside(data)
         if found != digest:
             raise corrupt(digest, found)
         return data
+
+    def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        return verified(self._pieces(digest), digest)
+
+    async def _pieces(self, digest: str) -> AsyncGenerator[bytes, None]:
+        start = size = 0
+        with self._reported(digest):
+            size = await self._fetched(lambda: self._size(digest))
+        while start < size:
+            end = min(start + RANGE_BYTES, size)
+            with self._reported(digest):
+                piece = await self._fetched(lambda start=start, end=end: self._range(digest, start, end))  # type: ignore[misc]
+            yield piece
+            start = end
 
     async def path(self, digest: str) -> Path | None:
         return None
@@ -232,6 +259,18 @@ class S3Blobs:
 
     async def _whole(self, digest: str) -> bytes:
         return bytes(await (await self._open(digest)).bytes_async())
+
+    async def _size(self, digest: str) -> int:
+        try:
+            return (await self._store.head_async(self._key(digest)))["size"]
+        except FileNotFoundError:
+            return (await self._store.head_async(self._aside(digest)))["size"]
+
+    async def _range(self, digest: str, start: int, end: int) -> bytes:
+        try:
+            return bytes(await self._store.get_range_async(self._key(digest), start=start, end=end))
+        except FileNotFoundError:  # it was set aside meanwhile
+            return bytes(await self._store.get_range_async(self._aside(digest), start=start, end=end))
 
     async def _open(self, digest: str) -> GetResult:
         try:

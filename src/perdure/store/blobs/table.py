@@ -10,13 +10,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.errors import StoreBusy, StoreError, StoreUnavailable
-from perdure.store.blobs.base import CHUNK_BYTES, changed, corrupt, hash_file, is_digest, missing, required
+from perdure.store.blobs.base import (
+    CHUNK_BYTES,
+    BlobCorrupt,
+    changed,
+    corrupt,
+    hash_aside,
+    hash_file,
+    is_digest,
+    missing,
+    required,
+    verified,
+)
 from perdure.store.blobs.owning import Mark
 from perdure.store.postgres_transaction import transaction
 
@@ -102,8 +113,18 @@ class TableBlobs:
 
     async def get(self, digest: str) -> bytes:
         data = b"".join([piece async for piece in self._pieces(digest)])
-        await self._verify(digest, hashlib.sha256(data).hexdigest())
+        await self._verify(digest, await hash_aside(data))
         return data
+
+    async def stream(self, digest: str) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(verified(self._pieces(digest), digest)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except BlobCorrupt:
+            if not await self.exists(digest):  # deleted while it was being read
+                raise missing(digest) from None
+            raise
 
     async def path(self, digest: str) -> Path | None:
         return None
@@ -154,7 +175,7 @@ class TableBlobs:
                 )
         return size
 
-    async def _pieces(self, digest: str) -> AsyncIterator[bytes]:
+    async def _pieces(self, digest: str) -> AsyncGenerator[bytes, None]:
         """The stored parts in order, one of them in memory at a time, no connection held between them."""
         size = await self._size(required(digest))
         if size is None:
