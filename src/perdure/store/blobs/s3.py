@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from perdure.errors import (
+    BLOBS_REFUSED,
     DependencyDown,
     ExtraMissing,
     RetryLater,
@@ -253,6 +254,14 @@ class S3Blobs:
     def _aside(self, digest: str) -> str:
         return f"{self._prefix}aside/{required(digest)}"
 
+    def _refused(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.where} refuses our key or its rights: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a valid "
+            "key and start the program again, or give the key the right to list the bucket and to read, write and "
+            f"delete its objects; the answer: {_first_line(error)}",
+            code=BLOBS_REFUSED,
+        )
+
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"the blobs in {self.where} cannot be reached: {_first_line(error)}", code=UNAVAILABLE
@@ -260,7 +269,7 @@ class S3Blobs:
 
     @contextmanager
     def _reported(self, digest: str | None = None) -> Iterator[None]:
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
             yield
@@ -268,6 +277,8 @@ class S3Blobs:
             if digest is not None:
                 raise missing(digest) from error
             raise self._unavailable(error) from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise self._refused(error) from error
         except (BaseError, OSError, DependencyDown, RetryLater) as error:
             raise self._unavailable(error) from error
 
