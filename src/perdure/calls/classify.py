@@ -1,11 +1,11 @@
 """What a failed call means: `classify(error) -> Verdict`.
 
 An error is asked in this order, and the first answer counts: our own errors; the service's own code; `x-should-retry:
-true`; the HTTP status; the SQLSTATE; the errno; the type. `x-should-retry: false` ends this call: trouble that may pass
-keeps its verdict, and an error of which code and status say nothing is permanent. Where an error says nothing, or
-only something vague ("a connection failed"), its causes are asked, outermost first. Message text comes last: only the fixed
-beginnings of messages that a client library wrote itself, since any other message may quote a document. An error that
-is not known is `unknown`, and a call does not repeat it. The wait is the longest that any of them asks for.
+true`; the HTTP status; the SQLSTATE; the errno; the type. `x-should-retry: false` ends this call: trouble that may
+pass keeps its verdict, and an error of which code and status say nothing is permanent. Where an error says nothing, or
+only something vague ("a connection failed"), its causes are asked, outermost first. Message text comes last: only the
+fixed beginnings of messages that a client library wrote itself, since any other message may quote a document. An error
+that is not known is `unknown`, and a call does not repeat it. The wait is the longest that any of them asks for.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 
 import perdure.calls.home  # noqa: F401  cells and their workers tell each other of services
 from perdure.calls.binding import bind
+from perdure.calls.checking import check_changes, check_dependency, check_name, check_policy
 from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
@@ -32,9 +33,7 @@ from perdure.calls.timing import TIMING, Timing
 from perdure.calls.unbound import unbound_requests
 from perdure.calls.unfinished import WHOLE, refuse_unfinished
 from perdure.calls.verdict import Verdict
-from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.scope import WORK, Work
-from perdure.errors import PolicyInvalid
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,53 +84,36 @@ class Policy:
         dependency: Dependency | None = None,
         timing: Timing = TIMING,
     ) -> None:
+        check_name(name)
         self.name = name
         self.operation = name
         self.retries = retries
-        self.backoff = backoff or FullJitter(1.0, 30.0)
+        self.backoff = FullJitter(1.0, 30.0) if backoff is None else backoff
         self.total_s, self.attempt_s = total_s, attempt_s
         self.hint_cap_s, self.reschedule_s = hint_cap_s, reschedule_s
         self.classify = classify
         self.on_exhausted = on_exhausted
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
-        self._check()
+        self.timing = timing
+        check_policy(self)
+        check_dependency(name, dependency)
         self.dependency = dependency or known(name)
         shared = DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
         if shared is not self.dependency and self.dependency.tuned:
             self.dependency = shared  # a second one would learn nothing from the fleet
             shared.tune()
-        self.timing = timing
-
-    def _check(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise PolicyInvalid(f"policy {self.name!r}: its name must be {NAME_RULE}")
-        if type(self.retries) is not int or self.retries < 0:
-            raise PolicyInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
-        times: dict[str, object] = {
-            "total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s,
-            "hint_cap_s": self.hint_cap_s,
-        }  # fmt: skip
-        for word, value in times.items():
-            optional = value is None and word in ("total_s", "attempt_s")
-            if not optional and not (isinstance(value, int | float) and value > 0):
-                raise PolicyInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
-        if self.on_exhausted not in ("reschedule", "raise") and not callable(self.on_exhausted):
-            words = 'on_exhausted must be "reschedule", "raise" or a function'
-            raise PolicyInvalid(f"policy {self.name}: {words}, not {self.on_exhausted!r}")
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: {self.retries} retries>"
 
     def but(self, **changes: Unpack[Changes]) -> Policy:
-        """This policy with some things changed, over the same dependency."""
-        unknown = set(changes) - set(Changes.__annotations__)
-        if unknown:
-            raise TypeError(f"a policy has no {', '.join(sorted(unknown))}")
+        """This policy with some things changed, over the same dependency. Raises: PolicyInvalid."""
+        check_changes(self.name, changes, Changes.__annotations__)
         changed = copy.copy(self)
         for name, value in changes.items():
             setattr(changed, name, value)
-        changed._check()
+        check_policy(changed)
         return changed
 
     def bind(self, client: Any) -> bool:
