@@ -17,6 +17,7 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from types import CoroutineType
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import perdure.calls.home  # noqa: F401  cells and their workers tell each other of services
@@ -30,8 +31,8 @@ from perdure.calls.jitter import FullJitter
 from perdure.calls.run import Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
-from perdure.calls.unbound import unbound_requests
-from perdure.calls.unfinished import WHOLE, refuse_unfinished
+from perdure.calls.unbound import look, looked_of, unbound_requests
+from perdure.calls.unfinished import WHOLE, NotAwaitable, refuse_unawaitable, refuse_unfinished
 from perdure.calls.verdict import Verdict
 from perdure.core.scope import WORK, Work
 
@@ -96,6 +97,7 @@ class Policy:
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
         self.timing = timing
+        self._looked = looked_of(name)  # functions whose clients were looked at
         check_policy(self)
         check_dependency(name, dependency)
         self.dependency = dependency or known(name)
@@ -151,7 +153,8 @@ class Policy:
         return self._call(fn, args, kwargs)
 
     async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
+        """Call a coroutine function, or one that returns an awaitable; an attempt that hangs is cut off after
+        `attempt_s`. Raises: TypeError for any other, whose request has been made by then; use `call`."""
         return await self._acall(fn, args, kwargs)
 
     # One piece each, and alike line by line: what can differ is only what is awaited.
@@ -160,9 +163,11 @@ class Policy:
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
-        deadline_s: float | None = None
-        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+        deadline_s = None if work is None else work.deadline_s
+        if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
+        if id(getattr(fn, "__code__", None)) not in self._looked:
+            look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
@@ -175,7 +180,7 @@ class Policy:
             scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                now_s = clock()  # only now: an attempt does not begin before its turn
+                now_s = began_s if run is None else clock()  # an attempt does not begin before its turn
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
@@ -215,9 +220,11 @@ class Policy:
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
-        deadline_s: float | None = None
-        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+        deadline_s = None if work is None else work.deadline_s
+        if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
+        if id(getattr(fn, "__code__", None)) not in self._looked:
+            look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
@@ -230,13 +237,23 @@ class Policy:
             scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                now_s = clock()  # only now: an attempt does not begin before its turn
+                now_s = began_s if run is None else clock()  # an attempt does not begin before its turn
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
             try:
-                result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
+                attempt = fn(*args, **kwargs)
+                if type(attempt) is not CoroutineType:
+                    refuse_unawaitable(fn, attempt)
+                if scope.deadline_s is None:
+                    result = await attempt
+                else:
+                    result = await _cut(attempt, max(0.0, scope.deadline_s - clock()))
+            except NotAwaitable:
+                if run is not None:
+                    run.left(clock())
+                raise
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
                 self._count_unbound(fn, error, scope, work)
@@ -272,9 +289,10 @@ class Policy:
         outer = SCOPE.get()
         if outer is not None and outer.over:  # we were started there, but go on without it
             outer = None
-        own_s = None if self.total_s is None else now_s + self.total_s
-        theirs_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
-        deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)
+        deadline_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
+        if self.total_s is not None:
+            own_s = now_s + self.total_s
+            deadline_s = own_s if deadline_s is None else min(own_s, deadline_s)
         return None if outer is None else Inside(self, outer, work, now_s, deadline_s), deadline_s
 
     def _count_unbound(
@@ -302,10 +320,6 @@ class Policy:
             return deadline_s
         until_s = now_s + self.attempt_s
         return until_s if deadline_s is None else min(until_s, deadline_s)
-
-    def _in_time(self, attempt: Awaitable[T], until_s: float | None) -> Awaitable[T]:
-        """The attempt, cut off when its time is over."""
-        return attempt if until_s is None else _cut(attempt, max(0.0, until_s - self.timing.clock()))
 
 
 async def _cut(attempt: Awaitable[T], after_s: float) -> T:
