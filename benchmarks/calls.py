@@ -3,8 +3,8 @@
     python benchmarks/calls.py [--json]
 
 Nanoseconds per call over the bare function, the least of several rounds that take turns; waits are off for all.
-`ok` is a call that succeeds at once, `retry` one that fails once. Calls of a stage count their requests for its document;
-one with a timeout has a deadline, too.
+`ok` is a call that succeeds at once, `retry` one that fails once. Calls of a stage count their requests for its
+document; those of a stage with a timeout have a deadline, too.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_an_outage_that_forbids_retries_kills_no_document(
         server.always = Fault(status, {"x-should-retry": "false"})
         ids = [fleet.ask(fleet.app.add(text=str(n), pipeline=books)).id for n in range(DOCUMENTS)]
         knobs = {"PERDURE_DEPENDENCY_OPENAI_PROBE_S": "0.5", "PERDURE_DEPENDENCY_OPENAI_PROBE_MAX_S": "1"}
-        service = {SERVICE_VARIABLE: server.url, **knobs}
+        service: dict[str, Any] = {SERVICE_VARIABLE: server.url, **knobs}
         for _ in range(2):
             fleet.start("tests.faults.forbidding:app", concurrency=6, **service)
         fleet.wait(lambda: len(server.requests) > 10, "the outage to be felt")
