@@ -285,6 +285,10 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
+#: The code of StoreUnavailable where the place of the blobs refuses the key of this process or its rights.
+BLOBS_REFUSED = "blobs_refused"
+
+
 class StoreReadOnly(StoreError):
     """This user can read the store and not change it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -102,9 +103,25 @@ def test_an_error_made_up_by_a_client_does_not_hide_the_status() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_service_that_asks_not_to_be_asked_again_is_obeyed(status: int, code: str | None) -> None:
     error = HttpError(status, {"x-should-retry": "false"}, code)
+    usual, verdict, wrapped = (
+        classify(HttpError(status, code=code)),
+        classify(error),
+        raised(Wrapped(503), error),
+    )
 
-    assert classify(error).kind == "permanent"
-    assert classify(raised(Wrapped(503), error)).kind == "permanent"
+    assert usual.again
+    assert verdict == replace(usual, unwanted=True)
+    assert verdict.passes
+    assert not verdict.again
+    assert classify(wrapped) == replace(classify(raised(Wrapped(503), HttpError(status))), unwanted=True)
+
+
+@pytest.mark.parametrize(
+    "error", [HttpError(409, {"x-should-retry": "false"}), HttpError(302, {"x-should-retry": "false"})]
+)
+def test_what_would_not_pass_anyway_is_over(error: HttpError) -> None:
+    verdict = classify(error)
+    assert (verdict.kind, verdict.unwanted) == ("permanent", False)
 
 
 def test_a_reason_that_says_more_is_kept() -> None:
@@ -201,8 +218,9 @@ def test_a_wait_in_the_trailers_of_grpc_counts(trailers: Any) -> None:
     assert classify(wrapped).hint_s == 3.5
 
 
-def test_a_negative_pushback_means_never() -> None:
-    assert classify(RpcError("UNAVAILABLE", (("grpc-retry-pushback-ms", "-1"),))).kind == "permanent"
+def test_a_negative_pushback_ends_the_call() -> None:
+    verdict = classify(RpcError("UNAVAILABLE", (("grpc-retry-pushback-ms", "-1"),)))
+    assert (verdict.again, verdict.kind, verdict.outage) == (False, "retryable", True)
 
 
 def test_a_negative_wait_is_none() -> None:

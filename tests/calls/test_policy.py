@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import json
+import math
+import re
 import subprocess
 import sys
 import traceback
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -534,8 +537,6 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any], kind: ty
         Policy("wrong").but(**wrong)
     with pytest.raises(kind):
         FullJitter(-1.0)
-    with pytest.raises(TypeError):
-        Policy("wrong").but(patience=1)  # type: ignore[call-arg]
 
 
 def test_what_the_store_lets_run_later_knows_better_than_we(way: str, world: World) -> None:
@@ -658,6 +659,62 @@ def test_a_policy_whose_name_no_lane_can_have_is_refused(name: str) -> None:
     with pytest.raises(PolicyInvalid, match="its name must be a small letter"):
         Policy(name)
     assert name not in DEPENDENCIES
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("retries", True, "a whole number, 0 or more"),
+        ("backoff", 2.0, "a FullJitter"),
+        ("total_s", "9", "a number of seconds above 0, or None"),
+        ("attempt_s", True, "a number of seconds above 0, or None"),
+        ("hint_cap_s", None, "a number of seconds above 0"),
+        ("reschedule_s", math.nan, "a number of seconds above 0"),
+        ("classify", None, "a function"),
+        ("on_exhausted", "retry", '"reschedule", "raise" or a function'),
+        ("idempotent", "no", "True or False"),
+        ("key", 3, "a text that is not empty, or None"),
+        ("key", "", "a text that is not empty, or None"),
+        ("best_effort", 1, "True or False"),
+    ],
+)
+def test_a_value_that_a_policy_cannot_have_is_refused_by_name(
+    argument: str, value: object, allowed: str
+) -> None:
+    wrong: Any = {argument: value}
+    makers: list[Callable[..., Policy]] = [functools.partial(Policy, "any"), Policy("any").but]
+    for make in makers:
+        with pytest.raises(
+            PolicyInvalid, match=f"policy any: {argument} must be {re.escape(allowed)}"
+        ) as raised:
+            make(**wrong)
+        assert isinstance(raised.value, ValueError)
+        assert repr(value) in str(raised.value)
+
+
+@pytest.mark.parametrize("changes", [{"backoff": None}, {"operation": 3}, {"retrys": 1}])
+def test_changes_that_a_policy_cannot_have_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(PolicyInvalid, match=next(iter(changes))):
+        Policy("any").but(**changes)
+
+
+def test_a_name_or_dependency_of_another_type_is_refused() -> None:
+    wrong: Any = 3
+    with pytest.raises(PolicyInvalid, match="policy 3: its name must be"):
+        Policy(wrong)
+    with pytest.raises(PolicyInvalid, match="dependency must be a Dependency"):
+        Policy("any", dependency=wrong)
+    with pytest.raises(PolicyInvalid, match="timing must be a Timing"):
+        Policy("any", timing=wrong)
+
+
+@pytest.mark.parametrize(
+    ("base_s", "cap_s", "argument"),
+    [("1", 2, "base_s"), (1, None, "cap_s"), (True, 2, "base_s"), (1, math.inf, "cap_s")],
+)
+def test_a_backoff_of_other_values_is_refused_by_name(base_s: Any, cap_s: Any, argument: str) -> None:
+    with pytest.raises(PolicyInvalid, match=f"{argument} must be a number of seconds, 0 or more"):
+        FullJitter(base_s, cap_s)
 
 
 LINES = """

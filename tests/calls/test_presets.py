@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from perdure.calls import presets
-from perdure.errors import SettingInvalid
+from perdure.errors import PolicyInvalid, SettingInvalid
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,21 @@ def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: st
 
     with pytest.raises(SettingInvalid, match="OPENAI_RETRY_MAX"):
         presets.openai()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RETRY_MAX_BACKOFF_MS", "0"), ("RETRY_BASE_MS", "9" * 400), ("RETRY_MAX", "1.5"), ("RETRY_MAX", "-1")],
+)
+def test_a_number_out_of_its_range_is_refused_by_the_name_of_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(f"OPENAI_{variable}", value)
+    with pytest.raises(
+        PolicyInvalid, match=f"OPENAI_{variable} is .* a whole number from [01] to 999,999,999"
+    ) as raised:
+        presets.openai()
+    assert isinstance(raised.value, ValueError)
 
 
 def test_upload_and_download_are_one_dependency() -> None:

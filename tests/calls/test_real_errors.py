@@ -146,8 +146,8 @@ def test_a_spent_quota_is_permanent_though_its_status_is_429(way: Callable[..., 
 @pytest.mark.parametrize(
     ("status", "wish", "kind", "reason"),
     [
-        (500, "false", "permanent", "told_not_to_retry"),
-        (429, "FALSE", "permanent", "told_not_to_retry"),
+        (500, "false", "retryable", "status_500"),
+        (429, "FALSE", "rate_limited", "status_429"),
         (409, "true", "retryable", "told_to_retry"),
         (429, "true", "rate_limited", "status_429"),
         (503, "true", "retryable", "status_503"),
@@ -160,6 +160,7 @@ def test_the_wish_of_the_service_goes_before_its_status(
     with OpenAIServer([Fault(status, headers={"x-should-retry": wish})]) as server:
         verdict = classify(raised(lambda: via_openai(server.origin)))
     assert (verdict.kind, verdict.reason, verdict.status) == (kind, reason, status)
+    assert verdict.unwanted == (wish.lower() == "false")
 
 
 def test_unavailable_with_a_time_was_not_carried_out() -> None:

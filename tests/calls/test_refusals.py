@@ -46,7 +46,7 @@ def code_of(error: Exception, policy: Policy | None = None) -> tuple[str, int, s
         (HttpError(404), "call_refused"),
         (HttpError(402), "call_quota"),
         (HttpError(429, code="insufficient_quota"), "call_quota"),
-        (HttpError(503, {"x-should-retry": "false"}), "call_refused"),
+        (HttpError(409, {"x-should-retry": "false"}), "call_refused"),
         (ValueError("the request is invalid"), "call_invalid"),
     ],
 )

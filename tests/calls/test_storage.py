@@ -15,11 +15,11 @@ from perdure.calls.storage import StorageGuard
 from perdure.calls.timing import TIMING
 from perdure.errors import StoreUnavailable
 from perdure.service import AsyncPerdure
-from perdure.store.blobs import CheckedBlobs
+from perdure.store.blobs import CheckedBlobs, s3
 from perdure.store.blobs.s3 import PART_BYTES, S3Blobs
 from perdure.testing import no_wait
 from tests.calls.making import at_work
-from tests.store.s3_server import S3Server, s3_server
+from tests.store.s3_server import PAGE, S3Server, s3_server
 
 
 @pytest.fixture
@@ -139,3 +139,62 @@ def test_an_app_guards_its_bucket(bucket: S3Server, tmp_path: Path) -> None:
     service = AsyncPerdure(f"sqlite:///{tmp_path / 'a.db'}", blobs=bucket.blobs_url())
     assert isinstance(service.blobs, CheckedBlobs)
     assert isinstance(service.blobs._guard, StorageGuard)
+
+
+def test_a_listing_goes_through_the_policy(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = guarded(bucket, monkeypatch, 2)
+
+    async def listed() -> list[str]:
+        return [digest async for digest, _ in blobs.list()]
+
+    async def story() -> None:
+        digests = sorted([await blobs.put(bytes([n])) for n in range(10)])
+        monkeypatch.setattr(s3, "PAGE", PAGE)
+        state = presets.storage_download().dependency
+        forget_all()
+        bucket.requests.clear()
+        assert sorted(await listed()) == digests
+        assert state.requests == len(bucket.requests) + 1  # the end of the listing asks nothing
+
+        forget_all()
+        bucket.failures, bucket.requests = [503], []
+        assert sorted(await listed()) == digests
+        assert state.failures == 1
+
+        forget_all()
+        bucket.failures, bucket.requests = [503] * 20, []
+        with pytest.raises(StoreUnavailable):
+            await listed()
+        assert len(bucket.requests) == state.requests == 3
+
+        forget_all()
+        bucket.failures, bucket.requests = [], []
+        state.held = "a person holds it"
+        with pytest.raises(StoreUnavailable, match="storage is down"):
+            await listed()
+        assert bucket.requests == []
+        forget_all()
+
+    with no_wait():
+        asyncio.run(story())
+
+
+def test_a_listing_that_fails_in_the_middle_goes_on_where_it_was(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = guarded(bucket, monkeypatch, 2)
+    monkeypatch.setattr(s3, "PAGE", PAGE)
+
+    async def story() -> None:
+        digests = [await blobs.put(bytes([n])) for n in range(10)]
+        bucket.requests.clear()
+        found: list[str] = []
+        async for digest, _ in blobs.list():
+            found.append(digest)
+            if len(found) == 4:
+                bucket.failures = [503]
+        assert sorted(found) == sorted(digests)
+        assert len(bucket.requests) < 9  # it did not begin again
+
+    with no_wait():
+        asyncio.run(story())

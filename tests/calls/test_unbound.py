@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import warnings
 from collections.abc import Iterator
@@ -137,3 +138,123 @@ def test_botocore_says_how_often_it_tried() -> None:
     with pytest.warns(SdkRetries, match="botocore"), pytest.raises(ClientError):
         policy.call(Script(ClientError()))
     assert policy.dependency.requests == 3
+
+
+# --- calls that succeed ---------------------------------------------------------------------------
+
+
+def heard(ways: list[Any]) -> list[str]:
+    """The warnings of these calls, which succeed."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for way in ways:
+            way()
+    return [str(one.message) for one in found if issubclass(one.category, SdkRetries)]
+
+
+def test_a_client_that_hides_its_retries_behind_a_success_is_reported() -> None:
+    policy = quick()
+    with OpenAIServer([AWAY, AWAY]) as server, openai.OpenAI(base_url=server.url, api_key="any") as client:
+
+        def ask() -> Any:
+            return policy.call(client.chat.completions.create, model="m", messages=HELLO)
+
+        (warning,) = heard([ask, ask])
+        assert len(server.requests) == 4
+        assert "openai" in warning
+        assert "policy.bind" in warning
+
+
+class Holder:
+    def __init__(self, client: object) -> None:
+        self.gemini = client
+
+    def ask(self) -> str:
+        return "answer"
+
+
+def gemini() -> Any:
+    from google import genai
+
+    return genai.Client(api_key="any")
+
+
+def test_a_client_is_found_where_a_function_gets_it() -> None:
+    client, policy = gemini(), quick()
+
+    def given(some: object) -> str:
+        return "answer"
+
+    def closed() -> str:
+        return str(client)
+
+    @policy
+    def decorated(some: object) -> str:
+        return "answer"
+
+    @policy
+    async def awaited(holder: Holder) -> str:
+        return "answer"
+
+    ways: list[Any] = [
+        lambda: policy.call(given, client),
+        lambda: policy.call(given, some=client),
+        lambda: policy.call(functools.partial(given, client)),
+        lambda: policy.call(closed),
+        lambda: policy.call(Holder(client).ask),
+        lambda: decorated(client),
+        lambda: asyncio.run(awaited(Holder(client))),
+    ]
+    for way in ways:
+        unbound.forget()
+        assert len(heard([way, way])) == 1
+    policy.bind(client)
+    for way in ways:
+        unbound.forget()
+        assert heard([way]) == []
+
+
+def test_each_policy_function_and_type_of_client_is_reported_once() -> None:
+    first, second, both = quick("first"), quick("second"), [gemini(), session(3)]
+
+    def ask(*clients: object) -> None:
+        return
+
+    def tell(*clients: object) -> None:
+        return
+
+    ways = [lambda: first.call(ask, *both), lambda: second.call(ask, *both), lambda: first.call(tell, *both)]
+    assert len(heard(ways + ways)) == 6
+
+
+def test_functions_behind_one_decorator_are_told_apart() -> None:
+    policy, client = quick(), session(3)
+
+    def logged(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def inner(*args: Any) -> Any:
+            return fn(*args)
+
+        return inner
+
+    @logged
+    def without() -> None:
+        return
+
+    @logged
+    def within() -> None:
+        assert client is not None
+
+    assert len(heard([lambda: policy.call(without), lambda: policy.call(within)])) == 1
+
+
+def test_objects_that_break_when_looked_at_break_no_call() -> None:
+    class Broken:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("no")
+
+        def __call__(self) -> str:
+            return "answer"
+
+    assert quick().call(Broken()) == "answer"

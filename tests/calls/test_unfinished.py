@@ -149,3 +149,99 @@ def test_a_refused_result_blames_no_service() -> None:
     with pytest.raises(TypeError):
         policy.call(lambda: iter([1]))
     assert (policy.dependency.failures, policy.dependency.successes) == (0, 0)
+
+
+# --- parts of a result, tasks that are refused, plain functions -----------------------------------
+
+
+async def one() -> int:
+    return 1
+
+
+def body_of_s3(data: bytes = b"page") -> Any:
+    from botocore.response import StreamingBody
+
+    return StreamingBody(io.BytesIO(data), len(data))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: [one(), one()],
+        lambda: (one(),),
+        lambda: {"answer": one()},
+        lambda: {"Body": body_of_s3(), "ContentLength": 4},
+        lambda: [1, iter([1])],
+    ],
+)
+def test_parts_that_are_not_there_yet_are_refused(made: Any) -> None:
+    with pytest.raises(TypeError, match=r"the function returned a (list|tuple|dict) with .*(acall|inside)"):
+        World().policy().call(made)
+
+
+def test_a_body_of_s3_that_was_read_inside_is_whole() -> None:
+    def read() -> Any:
+        found = {"Body": body_of_s3()}
+        found["Body"].read()
+        return found
+
+    assert World().policy().call(read)["Body"]
+
+
+def test_what_obstore_got_must_be_read_inside() -> None:
+    from obstore.store import MemoryStore
+
+    store, policy = MemoryStore(), World().policy()
+    store.put("page", b"text")
+    with pytest.raises(TypeError, match="body has not been read"):
+        policy.call(store.get, "page")
+    assert bytes(policy.call(lambda: store.get("page").bytes())) == b"text"
+
+
+def test_large_and_nested_results_pass() -> None:
+    policy = World().policy()
+    results: list[Any] = [[0.5] * 100_000, [[1, [2]], (3,)], {"a": {"b": [1]}}, [], {}, [io.BytesIO(b"a")]]
+    for result in results:
+        assert policy.call(Script(result)) is result
+
+
+def test_refused_tasks_are_cancelled() -> None:
+    async def story() -> None:
+        ran: list[int] = []
+
+        async def late() -> None:
+            await asyncio.sleep(0)
+            ran.append(1)
+
+        policy = World().policy()
+        ways: list[Any] = [
+            lambda: asyncio.ensure_future(late()),
+            lambda: asyncio.gather(late(), late()),
+            lambda: [asyncio.ensure_future(late())],
+        ]
+        for way in ways:
+            with pytest.raises(TypeError, match="acall"):
+                policy.call(way)
+        await asyncio.sleep(0.01)
+        assert ran == []
+
+    asyncio.run(story())
+
+
+def test_a_plain_function_that_is_awaited_names_the_method_to_use() -> None:
+    effort, policy = World().policy(best_effort=True), World().policy()
+
+    def plain() -> str:
+        return "answer"
+
+    def awaitable() -> Any:
+        return one()
+
+    async def story() -> None:
+        for guard in (effort, policy):
+            with pytest.raises(TypeError, match=r"plain returned str, .* use `policy\.call"):
+                await guard.acall(plain)  # type: ignore[arg-type]
+        assert await policy.acall(awaitable) == 1
+        assert (policy.dependency.failures, policy.dependency.requests) == (0, 2)
+
+    asyncio.run(story())

@@ -19,9 +19,11 @@ from perdure.cli import child
 from perdure.engine import working
 from perdure.engine.garbage import collect
 from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.settings import Settings
 from perdure.store.blobs import DirectoryBlobs, S3Blobs, checked, open_blobs
 from perdure.store.blobs.owning import Mark
 from perdure.store.open import open_store
+from perdure.testing import drain, tick, trial
 from tests.doors.command import refused, succeeded
 from tests.store.s3_server import BUCKET, S3Server, s3_server
 
@@ -245,13 +247,35 @@ def test_an_app_starts_without_its_blobs_and_only_calls_that_need_them_fail(
         for needs_blobs in (lambda: first.add(text=LARGE, pipeline=notes), first.run_until_idle):
             with pytest.raises(StoreUnavailable) as told:
                 needs_blobs()
-            assert told.value.code == "blobs_unavailable"
+            assert told.value.code == "blobs_refused"
         assert written(unreachable) == []
         unreachable.failures.clear()
         large = first.add(text=LARGE, pipeline=notes).id
         assert first.run_until_idle().done == 2
         assert [first.output(id_, "read") for id_ in (small, large)] == [1, len(LARGE)]
     assert any(key.endswith("OWNER") for key in unreachable.objects)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_of_the_bucket_kills_and_charges_no_document(
+    bucket: S3Server, tmp_path: Path, status: int
+) -> None:
+    """However often it is tried: a worker with the right key runs it at once."""
+    settings = Settings(blobs=bucket.blobs_url())
+    with trial(notes, store=f"sqlite:///{tmp_path}/a.db", settings=settings) as tried:
+        large = tried.add(text=LARGE, pipeline=notes).id
+        bucket.failures = [status] * 100_000
+        for _ in range(120):  # more than postpones_max
+            tried.clock.advance(400)
+            tick(tried)
+        assert tried.status(large).state in ("queued", "waiting", "held")
+        told = tried.attempts(large)
+        assert {(a.outcome, a.error_code, a.charged) for a in told} == {("hold", "blobs_refused", False)}
+        assert len(told) >= 100
+        assert "AWS_ACCESS_KEY_ID" in (told[-1].message or "")
+        assert "correct the key of the bucket" in tried.why(large).sentence
+        bucket.failures.clear()
+        assert drain(tried).done == 1
 
 
 def test_an_app_starts_although_the_place_of_its_blobs_does_not_answer(

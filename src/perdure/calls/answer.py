@@ -57,14 +57,16 @@ def answered(facts: Facts, package: str) -> Verdict | None:
         verdict = of_status(status)
     else:
         verdict = None
-    if unwanted(found) and (verdict is None or verdict.kind != "permanent"):
+    unasked = unwanted(found)
+    if unasked and (verdict is None or verdict.kind == "unknown"):
         verdict = Verdict("permanent", "told_not_to_retry")
     if verdict is None:
         return None
-    hint = _hint_s(facts, body, found) if verdict.again else None
+    hint = _hint_s(facts, body, found) if verdict.passes else None
     refused = status == tables.UNAVAILABLE and hint is not None  # it named a time instead of doing it
     processed = verdict.processed and not refused
-    return Verdict(verdict.kind, verdict.reason, hint, processed, verdict.outage, status, code)
+    unasked &= verdict.passes
+    return Verdict(verdict.kind, verdict.reason, hint, processed, verdict.outage, status, code, unasked)
 
 
 def asked(facts: Facts, package: str) -> tuple[float | None, bool]:
@@ -89,7 +91,7 @@ def _contradicted(verdict: Verdict, status: int | None) -> bool:
     if status is None or verdict.reason not in ("refused", "service_error"):
         return False
     told = of_status(status)
-    return told.again if verdict.reason == "refused" else told.kind == "permanent"
+    return told.passes if verdict.reason == "refused" else told.kind == "permanent"
 
 
 def of_status(status: int) -> Verdict:
@@ -124,7 +126,7 @@ def _called(method: Any) -> Any:
 
 def _wished(status: int | None) -> Verdict:
     usual = of_status(status or 0)
-    return usual if usual.again else Verdict("retryable", "told_to_retry")
+    return usual if usual.passes else Verdict("retryable", "told_to_retry")
 
 
 def _headers(facts: Facts, response: object, package: str) -> dict[str, list[str]]:

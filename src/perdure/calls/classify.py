@@ -1,16 +1,18 @@
 """What a failed call means: `classify(error) -> Verdict`.
 
-An error is asked in this order, and the first answer counts: our own errors; `x-should-retry: false`; the service's own
-code; `x-should-retry: true`; the HTTP status; the SQLSTATE; the errno; the type. Where it says nothing, or only
-something vague ("a connection failed"), its causes are asked, outermost first. Message text comes last: only the fixed
-beginnings of messages that a client library wrote itself, since any other message may quote a document. An error that
-is not known is `unknown`, and a call does not repeat it. The wait is the longest that any of them asks for.
+An error is asked in this order, and the first answer counts: our own errors; the service's own code; `x-should-retry:
+true`; the HTTP status; the SQLSTATE; the errno; the type. `x-should-retry: false` ends this call: trouble that may
+pass keeps its verdict, and an error of which code and status say nothing is permanent. Where an error says nothing, or
+only something vague ("a connection failed"), its causes are asked, outermost first. Message text comes last: only the
+fixed beginnings of messages that a client library wrote itself, since any other message may quote a document. An error
+that is not known is `unknown`, and a call does not repeat it. The wait is the longest that any of them asks for.
 """
 
 from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from perdure.calls import tables
@@ -47,7 +49,7 @@ def classify(error: BaseException) -> Verdict:
     """
     try:
         verdict = _judge(error, set())
-        return _as_asked(verdict, error) if verdict.again else verdict
+        return _as_asked(verdict, error) if verdict.passes else verdict
     except Exception:  # the error is foreign code: its properties and types may do anything
         return UNREADABLE
 
@@ -74,23 +76,21 @@ def _judge(error: BaseException, seen: set[int]) -> Verdict:
 
 
 def _as_asked(verdict: Verdict, error: BaseException) -> Verdict:
-    """Clients wrap errors and lose their headers: the longest wait that any of them asks for counts."""
+    """Clients wrap errors and lose their headers: the longest wait that any of them asks for counts, and that any of
+    them asks not to be tried again."""
     if not isinstance(error, BaseExceptionGroup) and _beneath(error) is None:
         return verdict  # its own headers are in it already
-    hint_s = verdict.hint_s
+    hint_s, unwanted = verdict.hint_s, verdict.unwanted
     for at in _all(error, set()):
-        wait_s, unwanted = _asked(at)
-        if unwanted:
-            return Verdict("permanent", "told_not_to_retry", status=verdict.status, code=verdict.code)
+        wait_s, unasked = _asked(at)
+        unwanted |= unasked
         if wait_s is not None:
             hint_s = wait_s if hint_s is None else max(hint_s, wait_s)
     if hint_s == verdict.hint_s:
-        return verdict
+        return verdict if unwanted == verdict.unwanted else replace(verdict, unwanted=unwanted)
     named_s = verdict.status == tables.UNAVAILABLE  # it named a time instead of doing it
-    return Verdict(
-        verdict.kind, verdict.reason, hint_s, verdict.processed and not named_s, verdict.outage, verdict.status,
-        verdict.code,
-    )  # fmt: skip
+    processed = verdict.processed and not named_s
+    return replace(verdict, hint_s=hint_s, processed=processed, unwanted=unwanted)
 
 
 def _asked(error: BaseException) -> tuple[float | None, bool]:
@@ -156,9 +156,7 @@ def _gravest(group: BaseExceptionGroup[BaseException], seen: set[int]) -> Verdic
     )
     if gravest.processed or not any(verdict.processed for verdict in found):
         return gravest
-    return Verdict(
-        gravest.kind, gravest.reason, gravest.hint_s, True, gravest.outage, gravest.status, gravest.code
-    )
+    return replace(gravest, processed=True)
 
 
 # --- what one error says ---------------------------------------------------------------------

@@ -240,8 +240,14 @@ class Dependency:
 
     def count(self, work: Work) -> None:
         """A request went out for this work; its stage may make several at once, from threads."""
+        requests, name = work.requests, self.name
         with _counting:
-            self.runs += work.count(self.name) == 1
+            made = requests.get(name)
+            if made is None:
+                self.runs += 1
+                requests[name] = 1
+            else:
+                requests[name] = made + 1
 
     def passed(self, began_s: float, now_s: float, timing: Timing) -> None:
         """An operation came back well at once, as most do: `answered` and `ended` in one, because it is so frequent."""

@@ -42,10 +42,10 @@ class Inside(Run):
         if policy.best_effort:
             self._publish("best_effort", verdict.reason, None, verdict, error)
             return Instead(None)
-        if verdict.again and callable(policy.on_exhausted):
+        if verdict.passes and callable(policy.on_exhausted):
             return Instead(policy.on_exhausted(error))
         self.outer.final |= scope.final or (
-            verdict.processed and not policy.idempotent and policy.key is None and verdict.again
+            verdict.processed and not policy.idempotent and policy.key is None and verdict.passes
         )
         mark(error, self.operation, verdict)
         return None

@@ -20,10 +20,12 @@ class FullJitter:
     cap_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.base_s < math.inf and 0 <= self.cap_s < math.inf):
-            raise PolicyInvalid(
-                f"a backoff has a base and a cap of 0 or more, not {self.base_s!r} and {self.cap_s!r}"
-            )
+        for argument in ("base_s", "cap_s"):
+            value: object = getattr(self, argument)
+            if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
+                raise PolicyInvalid(
+                    f"FullJitter: {argument} must be a number of seconds, 0 or more, not {value!r}"
+                )
 
     def bound_s(self, n: int) -> float:
         """The longest wait before retry `n`; the first is 0."""

@@ -17,10 +17,12 @@ import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from types import CoroutineType
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 import perdure.calls.home  # noqa: F401  cells and their workers tell each other of services
 from perdure.calls.binding import bind
+from perdure.calls.checking import check_changes, check_dependency, check_name, check_policy
 from perdure.calls.classify import classify
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
@@ -29,12 +31,10 @@ from perdure.calls.jitter import FullJitter
 from perdure.calls.run import Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
-from perdure.calls.unbound import unbound_requests
-from perdure.calls.unfinished import WHOLE, refuse_unfinished
+from perdure.calls.unbound import look, looked_of, unbound_requests
+from perdure.calls.unfinished import WHOLE, NotAwaitable, refuse_unawaitable, refuse_unfinished
 from perdure.calls.verdict import Verdict
-from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.scope import WORK, Work
-from perdure.errors import PolicyInvalid
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,53 +85,37 @@ class Policy:
         dependency: Dependency | None = None,
         timing: Timing = TIMING,
     ) -> None:
+        check_name(name)
         self.name = name
         self.operation = name
         self.retries = retries
-        self.backoff = backoff or FullJitter(1.0, 30.0)
+        self.backoff = FullJitter(1.0, 30.0) if backoff is None else backoff
         self.total_s, self.attempt_s = total_s, attempt_s
         self.hint_cap_s, self.reschedule_s = hint_cap_s, reschedule_s
         self.classify = classify
         self.on_exhausted = on_exhausted
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
-        self._check()
+        self.timing = timing
+        self._looked = looked_of(name)  # functions whose clients were looked at
+        check_policy(self)
+        check_dependency(name, dependency)
         self.dependency = dependency or known(name)
         shared = DEPENDENCIES.setdefault(name, self.dependency)  # what has a name is shared by the fleet
         if shared is not self.dependency and self.dependency.tuned:
             self.dependency = shared  # a second one would learn nothing from the fleet
             shared.tune()
-        self.timing = timing
-
-    def _check(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise PolicyInvalid(f"policy {self.name!r}: its name must be {NAME_RULE}")
-        if type(self.retries) is not int or self.retries < 0:
-            raise PolicyInvalid(f"policy {self.name}: retries must be 0 or more, not {self.retries!r}")
-        times: dict[str, object] = {
-            "total_s": self.total_s, "attempt_s": self.attempt_s, "reschedule_s": self.reschedule_s,
-            "hint_cap_s": self.hint_cap_s,
-        }  # fmt: skip
-        for word, value in times.items():
-            optional = value is None and word in ("total_s", "attempt_s")
-            if not optional and not (isinstance(value, int | float) and value > 0):
-                raise PolicyInvalid(f"policy {self.name}: {word} must be above 0, not {value!r}")
-        if self.on_exhausted not in ("reschedule", "raise") and not callable(self.on_exhausted):
-            words = 'on_exhausted must be "reschedule", "raise" or a function'
-            raise PolicyInvalid(f"policy {self.name}: {words}, not {self.on_exhausted!r}")
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: {self.retries} retries>"
 
     def but(self, **changes: Unpack[Changes]) -> Policy:
-        """This policy with some things changed, over the same dependency."""
-        unknown = set(changes) - set(Changes.__annotations__)
-        if unknown:
-            raise TypeError(f"a policy has no {', '.join(sorted(unknown))}")
+        """This policy with some things changed, over the same dependency. Raises: PolicyInvalid."""
+        check_changes(self.name, changes, Changes.__annotations__)
         changed = copy.copy(self)
         for name, value in changes.items():
             setattr(changed, name, value)
-        changed._check()
+        check_policy(changed)
         return changed
 
     def bind(self, client: Any) -> bool:
@@ -169,7 +153,8 @@ class Policy:
         return self._call(fn, args, kwargs)
 
     async def acall(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a coroutine function; an attempt that hangs is cut off after `attempt_s`."""
+        """Call a coroutine function, or one that returns an awaitable; an attempt that hangs is cut off after
+        `attempt_s`. Raises: TypeError for any other, whose request has been made by then; use `call`."""
         return await self._acall(fn, args, kwargs)
 
     # One piece each, and alike line by line: what can differ is only what is awaited.
@@ -178,9 +163,11 @@ class Policy:
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
-        deadline_s: float | None = None
-        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+        deadline_s = None if work is None else work.deadline_s
+        if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
+        if id(getattr(fn, "__code__", None)) not in self._looked:
+            look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
@@ -193,7 +180,7 @@ class Policy:
             scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                now_s = clock()  # only now: an attempt does not begin before its turn
+                now_s = began_s if run is None else clock()  # an attempt does not begin before its turn
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
@@ -235,9 +222,11 @@ class Policy:
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
         began_s = clock()
         run: Run | None = None
-        deadline_s: float | None = None
-        if SCOPE.get() is not None or self.total_s is not None or work is not None:
+        deadline_s = None if work is None else work.deadline_s
+        if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
+        if id(getattr(fn, "__code__", None)) not in self._looked:
+            look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:
                 run = run or Run(self, work, began_s, deadline_s)
@@ -250,14 +239,24 @@ class Policy:
             scope = Scope()
             scope.operation = self.operation
             if self.attempt_s is not None or deadline_s is not None:
-                now_s = clock()  # only now: an attempt does not begin before its turn
+                now_s = began_s if run is None else clock()  # an attempt does not begin before its turn
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
             token = SCOPE.set(scope)
             state.fly(1)
             try:
-                result = await self._in_time(fn(*args, **kwargs), scope.deadline_s)
+                attempt = fn(*args, **kwargs)
+                if type(attempt) is not CoroutineType:
+                    refuse_unawaitable(fn, attempt)
+                if scope.deadline_s is None:
+                    result = await attempt
+                else:
+                    result = await _cut(attempt, max(0.0, scope.deadline_s - clock()))
+            except NotAwaitable:
+                if run is not None:
+                    run.left(clock())
+                raise
             except Exception as error:
                 run = run or Run(self, work, began_s, deadline_s)
                 self._count_unbound(fn, error, scope, work)
@@ -294,9 +293,10 @@ class Policy:
         outer = SCOPE.get()
         if outer is not None and outer.over:  # we were started there, but go on without it
             outer = None
-        own_s = None if self.total_s is None else now_s + self.total_s
-        theirs_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
-        deadline_s = min((at for at in (own_s, theirs_s) if at is not None), default=None)
+        deadline_s = outer.deadline_s if outer is not None else work.deadline_s if work is not None else None
+        if self.total_s is not None:
+            own_s = now_s + self.total_s
+            deadline_s = own_s if deadline_s is None else min(own_s, deadline_s)
         return None if outer is None else Inside(self, outer, work, now_s, deadline_s), deadline_s
 
     def _count_unbound(
@@ -324,10 +324,6 @@ class Policy:
             return deadline_s
         until_s = now_s + self.attempt_s
         return until_s if deadline_s is None else min(until_s, deadline_s)
-
-    def _in_time(self, attempt: Awaitable[T], until_s: float | None) -> Awaitable[T]:
-        """The attempt, cut off when its time is over."""
-        return attempt if until_s is None else _cut(attempt, max(0.0, until_s - self.timing.clock()))
 
 
 async def _cut(attempt: Awaitable[T], after_s: float) -> T:

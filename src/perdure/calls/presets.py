@@ -15,8 +15,9 @@ from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
 from perdure.core.knobs import check as check_knobs
 from perdure.core.services import CHECKS
-from perdure.errors import SettingInvalid
+from perdure.errors import PolicyInvalid
 
+DIGITS_MAX = 9
 _ATTEMPT_S = {"openai": 600.0}
 
 
@@ -48,7 +49,7 @@ PRESETS = {preset.__name__: preset for preset in (openai, google_vision, storage
 
 
 def check() -> None:
-    """Raises: SettingInvalid if a number of a preset in the environment cannot be used."""
+    """Raises: PolicyInvalid if a number of a preset in the environment cannot be used."""
     check_knobs()
     for preset in PRESETS.values():
         preset.__wrapped__()
@@ -60,7 +61,9 @@ CHECKS.append(check)
 def _preset(name: str, prefix: str, retries: int, base_ms: int, cap_ms: int) -> Policy:
     retries = _number(f"{prefix}_RETRY_MAX", retries)
     base_s = _number(f"{prefix}_RETRY_BASE_MS", base_ms) / 1000
-    cap_s = _number(f"{prefix}_RETRY_MAX_BACKOFF_MS", cap_ms) / 1000
+    cap_s = (
+        _number(f"{prefix}_RETRY_MAX_BACKOFF_MS", cap_ms, least=1) / 1000
+    )  # and hints up to it are waited for
     return Policy(
         name,
         retries=retries,
@@ -70,10 +73,13 @@ def _preset(name: str, prefix: str, retries: int, base_ms: int, cap_ms: int) -> 
     )
 
 
-def _number(variable: str, default: int) -> int:
+def _number(variable: str, default: int, least: int = 0) -> int:
     text = os.environ.get(variable, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()):
-        raise SettingInvalid(f"{variable} is {text!r}; it must be a whole number, 0 or more")
+    whole = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= DIGITS_MAX
+    if not whole or int(text) < least:
+        raise PolicyInvalid(
+            f"{variable} is {text[:100]!r}; it must be a whole number from {least} to {10**DIGITS_MAX - 1:,}"
+        )
     return int(text)

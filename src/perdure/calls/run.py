@@ -265,7 +265,7 @@ class Run:
     def _next(self, verdict: Verdict, now_s: float, scope: Scope) -> tuple[str | None, float]:
         """Why there is no further request (None: there is one), and the wait before it."""
         policy, state = self.policy, self.policy.dependency
-        if not verdict.again:
+        if not verdict.passes:
             return verdict.kind, 0.0
         if scope.final or (verdict.processed and not policy.idempotent and policy.key is None):
             return "not_idempotent", 0.0
@@ -282,6 +282,8 @@ class Run:
             wait_s = max(wait_s, self._spread(hint_s, now_s))
         if self.probe and not state.ramping and state.share == 1:
             return "probe", 0.0  # one request tells whether a service is back that answers all or nothing
+        if verdict.unwanted:  # of this call; the next attempt of the document is another one
+            return "told_not_to_retry", 0.0
         if self.tries > policy.retries:
             return "exhausted", 0.0
         if self._late(now_s + wait_s):
@@ -320,9 +322,9 @@ class Run:
         if policy.best_effort:
             self._publish("best_effort", stop, None, verdict, error)
             return Instead(None)
-        if not verdict.again or stop == "not_idempotent":
-            self._publish("fast_fail", stop if verdict.again else verdict.reason, None, verdict, error)
-            if verdict.again and self.work is not None:
+        if not verdict.passes or stop == "not_idempotent":
+            self._publish("fast_fail", stop if verdict.passes else verdict.reason, None, verdict, error)
+            if verdict.passes and self.work is not None:
                 raise Permanent("maybe_done", maybe_done(self.operation, verdict)) from error
             mark(error, self.operation, verdict)
             return None

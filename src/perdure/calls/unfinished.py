@@ -7,28 +7,73 @@ been read would fail later, where no policy sees it, so such a result is refused
 from __future__ import annotations
 
 import contextlib
+import inspect
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any
 
 TYPES_MAX = 2_000
+PARTS_MAX = 32  # of a list or a dictionary that are looked at
 READ_INSIDE = "read it inside the guarded function and return what was read"
 
 #: Types whose objects are always whole. Grows as results are seen, so that the usual result costs one lookup.
-WHOLE: set[type] = {type(None), bool, int, float, str, bytes, dict, list, tuple, set, frozenset}
-_RESPONSES = frozenset({"Response", "ClientResponse", "HTTPResponse"})
+WHOLE: set[type] = {type(None), bool, int, float, str, bytes, set, frozenset}
+_RESPONSES = frozenset({"Response", "ClientResponse", "HTTPResponse", "StreamingBody", "GetResult"})
 _FILES = frozenset({"_io", "io", "tempfile"})
 
 
 def refuse_unfinished(result: Any) -> None:
-    """Raises: TypeError if the result still has to be awaited, iterated, entered or read."""
+    """Raises: TypeError if the result, or a part of it, still has to be awaited, iterated, entered or read.
+
+    Only the first parts of a list, a tuple or a dictionary are looked at, and not what these consist of.
+    """
+    if not isinstance(result, list | tuple | dict):
+        if (problem := _problem(result)) is not None:
+            _close(result)
+            raise TypeError(f"the function returned {_named(type(result))}, {problem}")
+        return
+    parts = list(islice(result.values() if isinstance(result, dict) else result, PARTS_MAX))
+    if WHOLE.issuperset(map(type, parts)):
+        return
+    found = [
+        (part, problem)
+        for part in parts
+        if not isinstance(part, list | tuple | dict) and (problem := _problem(part)) is not None
+    ]
+    for part, _ in found:
+        _close(part)
+    if found:
+        part, problem = found[0]
+        raise TypeError(
+            f"the function returned a {type(result).__name__} with {_named(type(part))}, {problem}"
+        )
+
+
+class NotAwaitable(TypeError):
+    """A function that cannot be awaited was given to `acall`: a mistake of the caller, whatever the policy says."""
+
+
+def refuse_unawaitable(fn: Any, attempt: Any) -> None:
+    """Raises: NotAwaitable if `acall` got a function whose result cannot be awaited."""
+    if not inspect.isawaitable(attempt):
+        _close(attempt)
+        raise NotAwaitable(
+            f"{getattr(fn, '__qualname__', type(fn).__qualname__)} returned {_named(type(attempt))}, which cannot be "
+            "awaited: `acall` takes coroutine functions and those that return an awaitable; use `policy.call(...)` for "
+            "others"
+        )
+
+
+def _problem(result: Any) -> str | None:
+    """Why this result is not whole."""
     kind = type(result)
+    if kind in WHOLE:
+        return None
     response = kind.__name__ in _RESPONSES
     problem = _of_response(result) if response else _of_type(kind)
-    if problem is not None:
-        _close(result)
-        raise TypeError(f"the function returned {_named(kind)}, {problem}")
-    if len(WHOLE) < TYPES_MAX and not response:
+    if problem is None and not response and len(WHOLE) < TYPES_MAX:
         WHOLE.add(kind)
+    return problem
 
 
 def _of_type(kind: type) -> str | None:
@@ -56,6 +101,8 @@ def _of_response(result: Any) -> str | None:
         "httpx2": lambda: "_content" not in own and not result.is_closed,
         "requests": lambda: own.get("_content") is False and not own.get("_content_consumed"),
         "aiohttp": lambda: getattr(result, "_body", b"") is None and not _empty(result),
+        "botocore": lambda: not result.closed and not _consumed(result),
+        "builtins": lambda: hasattr(result, "bytes_async"),  # of obstore
         "http": lambda: not result.isclosed(),  # as urlopen gives it
         "urllib3": lambda: own.get("_body") is None and not result.closed,
     }.get(package)
@@ -72,9 +119,18 @@ def _empty(response: Any) -> bool:
     )  # fmt: skip
 
 
+def _consumed(body: Any) -> bool:
+    """Whether all of a body of botocore has been read."""
+    length = body._content_length
+    return length is not None and body._amount_read >= int(length)
+
+
 def _close(result: Any) -> None:
-    """Give a connection back, or keep a coroutine from complaining that nobody awaited it."""
+    """Give a connection back, cancel a task, or keep a coroutine from complaining that nobody awaited it."""
     with contextlib.suppress(Exception):
+        if hasattr(result, "cancel"):
+            result.cancel()
+            return
         closed = result.close()
         if hasattr(closed, "close"):  # a coroutine: nobody will await it
             closed.close()

@@ -33,11 +33,17 @@ class Verdict:
     outage: bool = False  # it says that the service is away, not that it is busy or that we are wrong
     status: int | None = None
     code: str | None = None  # the provider's own, an SQLSTATE, the name of an errno
+    unwanted: bool = False  # the service asked this call not to try again; a later one may
+
+    @property
+    def passes(self) -> bool:
+        """Whether the trouble may pass, so that another request may help, now or later."""
+        return self.kind in ("retryable", "rate_limited")
 
     @property
     def again(self) -> bool:
-        """Whether another try may help."""
-        return self.kind in ("retryable", "rate_limited")
+        """Whether this call may try again."""
+        return self.passes and not self.unwanted
 
     @property
     def refusal(self) -> str | None:

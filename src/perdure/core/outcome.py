@@ -374,7 +374,8 @@ def _raised(
             return Hold(str(error), failure, job.suspect)
         case DependencyDown():
             return _dependency_doubtful(job, failure, rand)
-        case SettingInvalid():  # the worker's fault: another one, or this one set right, can run it
+        case SettingInvalid() | StoreUnavailable(code="blobs_refused"):
+            # the worker's fault: another one, or this one set right, can run it
             return Hold(str(error), failure, job.suspect, aside=True)
         case StoreBusy() | StoreUnavailable():
             delay_ms = hold_delay_ms(job.postpones)

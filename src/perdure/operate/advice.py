@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from perdure.core.frozen import frozen
+from perdure.errors import BLOBS_REFUSED
 
 DAY_MS = 86_400_000
 OLD_MS = 30 * DAY_MS
@@ -115,6 +116,17 @@ RULES = (
         "a setting of the workers is invalid and the error names it: correct it, start the workers again, then requeue",
     ),
     Rule(
+        "the bucket of the blobs refused the key of a worker or its rights (`blobs_refused`)",
+        lambda f: f.code == BLOBS_REFUSED, Action.FIX,
+        "the bucket of the blobs refuses the key of the workers or its rights: set a valid key where they run and "
+        "start them again, or give the key the rights that it lacks, then requeue",
+    ),
+    Rule(
+        "the quota of a service is used up (`call_quota`)",
+        lambda f: f.code == "call_quota", Action.FIX,
+        "the quota of a service is used up and the error names it: raise it or wait for the next period, then requeue",
+    ),
+    Rule(
         "a service refused us (status 401, 403 or 407) and the stage needs it",
         lambda f: _status(f) in (401, 403, 407) and bool(f.needs), Action.FIX,
         "{needs} refuses us: put its key or rights right, then requeue",
@@ -123,11 +135,6 @@ RULES = (
         "a service does not accept our key, rights or its certificate (`call_unauthorized`)",
         lambda f: f.code == "call_unauthorized", Action.FIX,
         "a service refuses us and the error names it: put its key or rights right, then requeue",
-    ),
-    Rule(
-        "the quota of a service is used up (`call_quota`)",
-        lambda f: f.code == "call_quota", Action.FIX,
-        "the quota of a service is used up and the error names it: raise it or wait for the next period, then requeue",
     ),
     Rule(
         "a limit was reached (`stage_timeout`, `no_progress`, `too_large`, a bomb; memory, time, processes of a cell)",

@@ -12,7 +12,7 @@ from perdure.core.handover import Handover
 from perdure.core.lane import is_large, needs_of
 from perdure.core.model import repairs
 from perdure.core.services import CONFIGURATION
-from perdure.errors import ExtraMissing, SettingInvalid
+from perdure.errors import BLOBS_REFUSED, ExtraMissing, PolicyInvalid, SettingInvalid
 from perdure.operate.advice import Action
 from perdure.operate.situation import Situation
 from perdure.operate.turns import at_services
@@ -353,8 +353,13 @@ def _unserved(s: Situation) -> Said | None:
         return None
     again = f"; it is offered again {until(s.status.run_at_ms, s.now_ms)}" if s.status.run_at_ms else ""
     told = f"It has waited for {since(last.ended_ms, s.now_ms)} because no worker that took it could run it"
-    if last.error_code in (SettingInvalid.code, ExtraMissing.code):
+    if last.error_code in (SettingInvalid.code, PolicyInvalid.code, ExtraMissing.code):
         correct = "correct that setting where the workers run and start them again"
+        return f"{told} ({line(last.why)}){again} and no attempt was used: {correct}", "perdure worker"
+    if last.error_code == BLOBS_REFUSED:
+        correct = (
+            "correct the key of the bucket where the workers run and start them again, or give it the rights"
+        )
         return f"{told} ({line(last.why)}){again} and no attempt was used: {correct}", "perdure worker"
     return (
         f"{told} ({line(last.why)}){again}: start one whose app has pipeline {job.pipeline}",

@@ -93,7 +93,9 @@ def test_a_service_that_refuses_us_degrades_at_once(store_url: str, server: Open
         assert (app.status(id_).state, app.status(id_).degraded) == ("done", True)
         assert len(server.requests) == 2  # the image, and the job that would have repaired it
         refused = [one for one in app.attempts(id_) if one.error_code is not None]
-        assert {one.error_code for one in refused} <= {"call_unauthorized"}
+        assert [(one.error_code, one.outcome) for one in refused] == [
+            ("call_unauthorized", "dead")
+        ]  # the repair
 
 
 def test_a_service_that_answers_nonsense_is_asked_again_once(store_url: str, server: OpenAIServer) -> None:

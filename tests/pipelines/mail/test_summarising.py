@@ -140,3 +140,38 @@ def test_a_service_that_refuses_us_is_asked_once_for_each_thread(server: OpenAIS
         asked = len(server.requests)
         assert {method for method, *_ in methods(app)} == {"extractive"}
         assert asked == 2 * len(methods(app))  # the thread, and the job that would have repaired its summary
+
+
+QUOTA = {"error": {"message": "used up", "type": "insufficient_quota", "code": "insufficient_quota"}}
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (Fault(401), "call_unauthorized"),
+        (Fault(400), "call_refused"),
+        (Fault(429, body=QUOTA), "call_quota"),
+    ],
+)
+def test_a_permanent_error_of_the_service_ends_a_thread_without_fallback_at_once(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, fault: Fault, code: str
+) -> None:
+    """With its fallback the stage degrades, and the job that would repair the summary ends so."""
+    server.always = fault
+    with trial(mails) as app:
+        process(app, mbox(*BOX))
+        drain(app)
+        ended = [(one.state, one.degraded) for one in children(app, "mail-thread")]
+        assert ended == [("done", True)] * 2
+        told = [(one.job, one.error_code, one.attempts) for one in app.dead().documents]
+        assert told == [("repair-mail-thread", code, 1)] * 2
+    server.requests.clear()
+    monkeypatch.setattr(summarise, "substitute", None)
+    with trial(mails) as app:
+        app.add(data=mbox(*BOX), name="some.mbox", pipeline=mails)
+        drain(app)
+        threads = children(app, "mail-thread")
+        attempts = [(a.error_code, a.outcome) for one in threads for a in app.attempts(one.id)]
+        assert [one.state for one in threads] == ["dead"] * 2
+        assert attempts == [(code, "dead")] * 2
+        assert len(server.requests) == 2

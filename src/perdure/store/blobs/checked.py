@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import StoreUnavailable
+from perdure.errors import BLOBS_REFUSED, StoreUnavailable
 from perdure.store.blobs.base import UNAVAILABLE, Blobs
 from perdure.store.blobs.owning import Mark, own
 
@@ -45,7 +45,7 @@ class CheckedBlobs:
         except TimeoutError:
             _log.warning("the owner of the blobs is checked later: no answer from %s", self.where)
         except StoreUnavailable as error:
-            if error.code != UNAVAILABLE:
+            if error.code not in (UNAVAILABLE, BLOBS_REFUSED):
                 raise
             _log.warning("the owner of the blobs is checked later: %s", error)
 

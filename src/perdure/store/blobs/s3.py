@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from perdure.errors import (
+    BLOBS_REFUSED,
     DependencyDown,
     ExtraMissing,
     RetryLater,
@@ -43,7 +44,7 @@ from perdure.store.blobs.base import (
 from perdure.store.blobs.owning import MARK, Mark
 
 if TYPE_CHECKING:
-    from obstore import GetResult
+    from obstore import GetResult, ListStream, ObjectMeta
     from obstore.store import S3Config, S3Store
 
 T = TypeVar("T")
@@ -57,10 +58,13 @@ RANGE_BYTES = 2 * 1024 * 1024
 #: How many parts of one object are on their way at once; with PART_BYTES it bounds the memory of a put.
 PARTS_UNDERWAY = 4
 
+#: Objects of a page of the listing: as many as S3 gives.
+PAGE = 1000
+
 
 class Guard(Protocol):
     """Repeats requests that fail, and keeps them back while the service is down. With one the client itself repeats
-    only pages of a listing and parts of an object, with these numbers: to begin again would cost too much there."""
+    only parts of an object, with these numbers: to begin again would cost too much there."""
 
     retries: int
     base_s: float
@@ -211,8 +215,9 @@ class S3Blobs:
 
     async def list(self, older_than_ms: int = 0) -> AsyncIterator[tuple[str, int]]:
         now = datetime.now(UTC)
+        pages = self._pages()
         with self._reported():
-            async for objects in self._patient.list(self._prefix or None, chunk_size=1000):
+            while objects := await pages():
                 for each in objects:
                     digest = each["path"].rpartition("/")[2]
                     age_ms = _milliseconds(now - each["last_modified"])
@@ -254,6 +259,32 @@ class S3Blobs:
 
         await (send() if self._guard is None else self._guard.upload(send, in_parts=True))
 
+    def _pages(self) -> Callable[[], Awaitable[Sequence[ObjectMeta]]]:
+        """Give the next page of the listing at each call, none at the end. One that fails is asked for once more, after
+        the last object that was given."""
+        stream: ListStream[Sequence[ObjectMeta]] | None = None
+        last: str | None = None
+
+        async def fetch() -> Sequence[ObjectMeta]:
+            nonlocal stream
+            if stream is None:
+                stream = self._store.list(self._prefix or None, offset=last, chunk_size=PAGE)
+            try:
+                return await stream.__anext__()
+            except StopAsyncIteration:
+                return ()
+            except BaseException:
+                stream = None
+                raise
+
+        async def page() -> Sequence[ObjectMeta]:
+            nonlocal last
+            objects = await self._fetched(fetch)
+            last = objects[-1]["path"] if objects else last
+            return objects
+
+        return page
+
     async def _bytes(self, key: str) -> bytes:
         return bytes(await (await self._store.get_async(key)).bytes_async())
 
@@ -292,6 +323,14 @@ class S3Blobs:
     def _aside(self, digest: str) -> str:
         return f"{self._prefix}aside/{required(digest)}"
 
+    def _refused(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.where} refuses our key or its rights: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a valid "
+            "key and start the program again, or give the key the right to list the bucket and to read, write and "
+            f"delete its objects; the answer: {_first_line(error)}",
+            code=BLOBS_REFUSED,
+        )
+
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"the blobs in {self.where} cannot be reached: {_first_line(error)}", code=UNAVAILABLE
@@ -299,7 +338,7 @@ class S3Blobs:
 
     @contextmanager
     def _reported(self, digest: str | None = None) -> Iterator[None]:
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
             yield
@@ -307,6 +346,8 @@ class S3Blobs:
             if digest is not None:
                 raise missing(digest) from error
             raise self._unavailable(error) from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise self._refused(error) from error
         except (BaseError, OSError, DependencyDown, RetryLater) as error:
             raise self._unavailable(error) from error
 
