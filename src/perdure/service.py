@@ -25,6 +25,7 @@ from perdure.core.state_words import states_of
 from perdure.core.words import asked
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
+from perdure.engine.fetched import saved_raw
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
@@ -428,7 +429,7 @@ class AsyncPerdure(
                 f"stage {stage} of document {status.id} is not saved; it is {status.state}",
                 code="not_saved",
             )
-        raw = saves[-1].inline if saves[-1].blob is None else await self.blobs.get(saves[-1].blob)
+        raw = await saved_raw(saves[-1], self.blobs)
         if raw is None or len(raw) <= LIGHT_BYTES:
             return defined.codec.decode(raw or b"null")
         return await asyncio.to_thread(defined.codec.decode, raw)
