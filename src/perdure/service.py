@@ -60,7 +60,8 @@ from perdure.store.base import DataRefused
 from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
-from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Place, Status
+from perdure.store.reading import ATTEMPTS_MAX
+from perdure.store.records import Attempt, AttemptPlace, Checkpoint, DependencyRecord, Hit, Kpi, Place, Status
 from perdure.store.text import checked, reason_kept
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
@@ -410,8 +411,15 @@ class AsyncPerdure(
         except DocumentUnknown:
             raise no_place() from None
 
-    async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
-        return await self.store.attempts(*await self._key(document_id, org))
+    async def attempts(
+        self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = ATTEMPTS_MAX
+    ) -> list[Attempt]:
+        key = await self._key(document_id, org)
+        try:
+            before = None if after is None else AttemptPlace.of(after)
+        except ValueError:
+            raise no_place() from None
+        return await self.store.attempts(*key, before, limit)
 
     async def output(
         self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None

@@ -173,7 +173,7 @@ class Answers:
 
     async def _verify(self, job: Job, stage: AnyStage, value: Any) -> None:
         values = {stage.name: value}
-        saves = await self.store.saves(job.org, job.document_id, job.pipeline)
+        saves = await self.store.saves(job.org, job.document_id, job.pipeline, job.generation)
         newest = {save.stage: save for save in saves}  # in the order of generations
         for name in stage.contract_sources:
             save = newest[name]

@@ -84,11 +84,11 @@ async def fetched_content(
         raise Permanent(
             "content_missing", f"pipeline {record.pipeline}, which fetched the document, is not known here"
         )
-    saves = [
-        save
-        for save in await store.saves(record.org, record.id, record.pipeline)
-        if save.stage in (stage.name, stage.was) and save.generation <= job.generation
-    ]
+    which = (record.org, record.id, record.pipeline)
+    # a job of an old generation that runs again, long after what was fetched for it was dropped, takes what there is
+    every = [*await store.saves(*which, job.generation), *await store.saves(*which)]
+    saves = [save for save in every if save.stage in (stage.name, stage.was)]
+    saves = [save for save in saves if save.generation <= job.generation] or saves
     if not saves:
         raise Permanent("content_missing", "the document was not fetched; requeue it")
     newest = max(saves, key=lambda save: save.generation)

@@ -172,7 +172,7 @@ class Runner:
         self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed, traceparent))
         try:
             if job.resumed:
-                saves = await self.store.saves(job.org, job.document_id, job.pipeline)
+                saves = await self.store.saves(job.org, job.document_id, job.pipeline, job.generation)
                 journey.saved = saving.usable(saves, job, pipeline)
                 journey.earlier = saving.earlier(saves, job, pipeline)
                 journey.degraded = saving.degraded(saves, job)
