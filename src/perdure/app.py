@@ -39,6 +39,7 @@ from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.operate.retention import Retained
 from perdure.operate.sweeping import Sweep
 from perdure.operate.timeline import Happening
+from perdure.operate.timeline import Page as TimelinePage
 from perdure.operate.why import Why
 from perdure.service import AddOptions, AsyncPerdure, ListOptions
 from perdure.settings import Settings
@@ -148,9 +149,18 @@ class Perdure(Administration):
         """All that happened to the document, in order and with durations."""
         return self._call(self.service.timeline(document_id, org))
 
-    def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
-        """Every claim of the document that ended, oldest first."""
-        return self._call(self.service.attempts(document_id, org))
+    def timeline_page(
+        self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = 1_000
+    ) -> TimelinePage:
+        """The last part of that, of `limit` attempts at most; what was before is after its `next`."""
+        return self._call(self.service.timeline_page(document_id, org, after=after, limit=limit))
+
+    def attempts(
+        self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = 1_000
+    ) -> list[Attempt]:
+        """The newest claims of the document that ended, oldest first; those before them are after the `place` of the
+        first one."""
+        return self._call(self.service.attempts(document_id, org, after=after, limit=limit))
 
     def output(
         self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None

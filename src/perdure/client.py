@@ -176,9 +176,17 @@ class AsyncClient:
             await asyncio.sleep(pause_s)
 
     async def attempts(self, document_id: str) -> list[AttemptView]:
-        """Its history."""
-        found = await self._ask("GET", _path(document_id, "attempts"))
-        return Attempts.model_validate(found).attempts
+        """Its history, oldest first."""
+        found: list[AttemptView] = []
+        asked: dict[str, str] = {}
+        while True:
+            page = Attempts.model_validate(
+                await self._ask("GET", _path(document_id, "attempts"), params=asked)
+            )
+            found = page.attempts + found
+            if page.next is None:
+                return found
+            asked = {"after": page.next}
 
     async def chunks(self, document_id: str) -> list[ChunkView]:
         """Its passages, in order."""

@@ -25,6 +25,7 @@ from perdure.core.state_words import states_of
 from perdure.core.words import asked
 from perdure.engine import intake
 from perdure.engine.answering import Answered, Answers, answered
+from perdure.engine.fetched import saved_raw
 from perdure.engine.isolate import Nursery
 from perdure.engine.pipeline import Pipeline
 from perdure.engine.slate import Slate
@@ -60,7 +61,18 @@ from perdure.store.base import DataRefused
 from perdure.store.blobs import Blobs, CheckedBlobs, DirectoryBlobs, TableBlobs, open_blobs
 from perdure.store.open import open_store
 from perdure.store.operations import Added, NewDocument, Once, Requeue
-from perdure.store.records import Attempt, Checkpoint, DependencyRecord, Hit, Kpi, Place, SavedStage, Status
+from perdure.store.reading import ATTEMPTS_MAX
+from perdure.store.records import (
+    Attempt,
+    AttemptPlace,
+    Checkpoint,
+    DependencyRecord,
+    Hit,
+    Kpi,
+    Place,
+    SavedStage,
+    Status,
+)
 from perdure.store.text import checked, reason_kept
 from perdure.watch.board import Board
 from perdure.watch.meter import Meter
@@ -410,14 +422,21 @@ class AsyncPerdure(
         except DocumentUnknown:
             raise no_place() from None
 
-    async def attempts(self, document_id: str, org: str | None = None) -> list[Attempt]:
-        return await self.store.attempts(*await self._key(document_id, org))
+    async def attempts(
+        self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = ATTEMPTS_MAX
+    ) -> list[Attempt]:
+        key = await self._key(document_id, org)
+        try:
+            before = None if after is None else AttemptPlace.of(after)
+        except ValueError:
+            raise no_place() from None
+        return await self.store.attempts(*key, before, limit)
 
     async def output(
         self, document_id: str, stage: str, org: str | None = None, pipeline: str | None = None
     ) -> Any:
         defined, save = await self._saved(document_id, stage, org, pipeline)
-        raw = save.inline if save.blob is None else await self.blobs.get(save.blob)
+        raw = await saved_raw(save, self.blobs)
         if raw is None or len(raw) <= LIGHT_BYTES:
             return defined.codec.decode(raw or b"null")
         return await asyncio.to_thread(defined.codec.decode, raw)
@@ -427,7 +446,9 @@ class AsyncPerdure(
     ) -> AsyncGenerator[bytes, None]:
         """What `output` gives as it is stored: JSON, in pieces of a few MB at most."""
         _, save = await self._saved(document_id, stage, org, pipeline)
-        return _alone(save.inline or b"null") if save.blob is None else self.blobs.stream(save.blob)
+        if save.inline is None and save.blob is not None:
+            return self.blobs.stream(save.blob)
+        return _alone(save.inline or b"null")
 
     async def _saved(
         self, document_id: str, stage: str, org: str | None, pipeline: str | None

@@ -35,6 +35,26 @@ def test_from_a_file_to_its_end(server: Server, tmp_path: Path) -> None:
         assert client.search("hello") == []
 
 
+def test_a_long_history_has_pages(server: Server) -> None:
+    with Client(server.url, key=server.key("acme")) as client:
+        id_ = client.add(text="hello", pipeline="notes").id
+        server.run(server.service.run_until_idle())
+        for _ in range(3):
+            client.requeue(id_, reason="again")
+            server.run(server.service.run_until_idle())
+        assert [a.generation for a in client.attempts(id_)] == [1, 2, 3, 4]
+    asked = server.client("acme")
+    for what, count in (("attempts", 4), ("timeline", 4)):
+        place = f"/v3/documents/{id_}/{what}"
+        pages = [asked.get(place, params={"limit": 1}).json()]
+        while pages[-1]["next"] is not None:
+            pages.append(asked.get(place, params={"limit": 1, "after": pages[-1]["next"]}).json())
+        assert len(pages) >= count
+        told = [one for page in reversed(pages) for one in page[what]]
+        assert told == asked.get(place).json()[what]
+        assert asked.get(place, params={"after": "nowhere"}).status_code == 422
+
+
 def test_many_are_added_and_listed(server: Server) -> None:
     with Client(server.url, key=server.key("acme")) as client:
         asked = [{"text": f"text {n}", "pipeline": "notes"} for n in range(30)]

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from perdure.core.chunk import Connection
@@ -48,6 +49,9 @@ class FakePort:
 
     async def connect(self, threshold: float, each: int) -> int:
         return 0
+
+    async def keep(self, path: Path) -> str:
+        return path.name
 
     def progress(self, done: float, total: float | None) -> None:
         self.progressed.append((done, total))

@@ -21,7 +21,7 @@ from perdure.testing import drain, trial
 
 #: Stages that run in the worker's own process, and what bounds their work there. The watch over the loop covers all.
 IN_PROCESS = {
-    "document.fetch": "waits for a host; bytes and time of the answer are bounded, and nothing is parsed",
+    "document.fetch": "waits for a host; bytes and time are bounded, threads unpack and write the content",
     "mail-thread.chunk": "cuts a summary of a few thousand characters",
     "mail.close": "adds up numbers",
     "image.complete": "looks at the outcomes of jobs",

@@ -96,6 +96,8 @@ class Book:
         self.onces: dict[tuple[str, str], str] = {}  # organisation and key → what was asked for under it
         self._under_key: Counter[str] = Counter()  # documents, by the key that they say they came under
         self._turned: list[tuple[DocumentRow, DocumentRow]] = []  # documents, in this transaction
+        self.superseded: set[Key] = set()  # as `saved`, what a requeue deleted because nobody can read it
+        self._dropped: list[Key] = []  # in this transaction
         self.put_off: dict[str, int] = {}  # documents of this transaction that begin not before
         self.transactions = 0
         self.database.set_update_hook(self._changed)
@@ -117,6 +119,7 @@ class Book:
         self.marked_now = []
         self.put_off = {}
         self._turned = []
+        self._dropped = []
         self.transactions += 1
         try:
             self.leaving.went(changes.get("document", {}), self._rowids["document"], by)
@@ -134,6 +137,7 @@ class Book:
             told = [number for number, kind in changes.get("feed", {}).items() if kind != DELETE]
             self._telling.check(told, self._turned)
             jobs = self._keep_jobs(changes.get("job", {}), by)
+            self._check_superseded()
             self._keep_items(changes.get("item", {}), by, jobs)
             if changes.keys() & {"job", "outbox"} and (
                 forgotten := self.database.execute(FORGOTTEN).fetchall()
@@ -198,7 +202,9 @@ class Book:
             if kind == DELETE:
                 key = self._rowids["saved"].pop(rowid)
                 del self.saved[key]
-                if key in self.degraded and key[0] not in self.leaving.now:
+                if ("requeue", key[0]) in self.acts_now and key[0] not in self.leaving.now:
+                    self._dropped.append(key)
+                elif key in self.degraded and key[0] not in self.leaving.now:
                     self._repaired(key)  # under another name
                 elif key[0] not in self.leaving.now:
                     raise Violation("immutable", f"the saved output {key} was deleted")
@@ -232,6 +238,17 @@ class Book:
             self.marked_now.append(("degraded", key[0], key[3]))
         elif repairs(job.key) and key in self.degraded:
             self._repaired(key)
+
+    def _check_superseded(self) -> None:
+        """What a requeue deleted of what was saved: a newer save is there for every job that has not ended, and an
+        older one to compare that with."""
+        for key in self._dropped:
+            jobs = [self.jobs[id_] for id_ in self.jobs_of[key[0]]]
+            first = min(job.generation for job in jobs if job.ending is None)
+            if not any(key[3] < newer < first for newer in range(first) if (*key[:3], newer) in self.saved):
+                raise Violation("immutable", f"the saved output {key} was deleted")
+            self.superseded.add(key)
+            self.world.happened("superseded", key)
 
     def _repaired(self, key: Key) -> None:
         self.world.happened("repaired", key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from perdure.core.chunk import Connection
@@ -119,5 +120,8 @@ class CellPort:
 
     async def connect(self, threshold: float, each: int) -> int:
         raise AssertionError("stages here bring their connections themselves")
+
+    async def keep(self, path: Path) -> str:
+        raise AssertionError("stages here fetch nothing")
 
     def progress(self, done: float, total: float | None) -> None: ...

@@ -24,7 +24,7 @@ DEEDS = (
     "item", "child", "follow-up", "hook", "generation", "suspect", "outcome done", "outcome retry", "outcome later",
     "outcome hold", "outcome dead", "outcome cancelled", "waiting to queued", "parked to queued", "queued to parked",
     "taken back, lease over", "taken back, worker gone", "worker buried", "write fenced", "job pruned", "round failed",
-    "handed over", "event published", "outcome answered", "answer saved", "answer repeated",
+    "superseded", "handed over", "event published", "outcome answered", "answer saved", "answer repeated",
     "answer refused", "failed elsewhere", "unanswered", "lent", "chunks superseded", "chunks kept", "connected",
     "follow-up overtaken", "purged", "imported", "requeued by a stuck sweep", "feed followed",
     "feed: done", "feed: dead", "feed: cancelled", "feed: requeued", "feed: held", "outcome gather", "gathered",

@@ -134,7 +134,8 @@ def _check_done(book: Book, document: DocumentRow) -> None:
 
 def _check_effects(book: Book) -> None:
     """Each save has its effect, and each end its hook and follow-up."""
-    for document_id, pipeline, stage, generation in book.saved:
+    ever = [*book.saved, *(key for key in book.superseded if key[0] in book.documents)]
+    for document_id, pipeline, stage, generation in ever:
         if stage in WITHOUT_EFFECT or (document_id, pipeline, stage, generation) in book.degraded:
             continue
         repaired = repairs(book.makers[document_id, pipeline, stage, generation])
@@ -142,7 +143,7 @@ def _check_effects(book: Book) -> None:
         if book.effects[document_id, name, generation] != 1:
             raise Violation("once", f"{name} of {document_id} is saved, but its effect did not happen")
     cancelled = {target for verb, target, _ in book.acts if verb == "cancel"}
-    wanted = [(d, "follow", generation) for d, _, stage, generation in book.saved if stage == "three"]
+    wanted = [(d, "follow", generation) for d, _, stage, generation in ever if stage == "three"]
     for document in book.documents.values():
         if document.pipeline == "books" and document.state in ("done", "dead"):
             wanted.append((document.id, f"tell_{document.state}", document.generation))

@@ -51,7 +51,8 @@ async def test_a_requeue_starts_a_generation_with_a_fresh_budget_and_keeps_histo
     await world.store.save(save(job, output=output(data=b"2")))
     await world.settle(job, DONE)
     assert [(a.generation, a.claim) for a in await world.store.attempts(ORG, id_)] == [(1, 1), (2, 1)]
-    assert [s.generation for s in await world.store.saves(ORG, id_, "books")] == [1, 2]
+    assert [s.generation for s in await world.store.saves(ORG, id_, "books", 2)] == [1, 2]
+    assert [s.generation for s in await world.store.saves(ORG, id_, "books")] == [2]
     assert astuple((await world.store.acts())[0])[1:] == (
         START_MS + 1_000,
         "ann",

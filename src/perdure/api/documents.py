@@ -41,6 +41,13 @@ Words = Annotated[str | None, Query(max_length=100, description=_WORDS)]
 
 class Timeline(BaseModel):
     timeline: list[Happening]
+    next: str | None = None  # what `after` takes for what was before
+
+
+OlderThan = Annotated[
+    str | None, Query(max_length=1_200, description="`next` of the page before, for what was before that.")
+]
+AtMost = Annotated[int, Query(ge=1, le=1000, description="Attempts at most.")]
 
 
 class Listed(BaseModel):
@@ -95,10 +102,14 @@ async def get(service: Service, caller: Reader, id_: DocumentId, words: Words = 
 
 
 @router.get("/{id}/attempts", response_model=Attempts)
-async def attempts(service: Service, caller: Reader, id_: DocumentId) -> Attempts:
-    """Every claim of the document that ended, oldest first, with its error and what was decided."""
+async def attempts(
+    service: Service, caller: Reader, id_: DocumentId, after: OlderThan = None, limit: AtMost = 1000
+) -> Attempts:
+    """The newest claims of the document that ended, oldest first, each with its error and what was decided."""
     await service.status(id_, caller.org)
-    return Attempts(attempts=[AttemptView.of(a) for a in await service.attempts(id_, caller.org)])
+    found = await service.attempts(id_, caller.org, after=after, limit=limit)
+    more = str(found[0].place) if len(found) == limit else None
+    return Attempts(attempts=[AttemptView.of(a) for a in found], next=more)
 
 
 @router.get("/{id}/why", response_model=Why)
@@ -108,9 +119,12 @@ async def why(service: Service, caller: Reader, id_: DocumentId) -> Why:
 
 
 @router.get("/{id}/timeline", response_model=Timeline)
-async def timeline(service: Service, caller: Reader, id_: DocumentId) -> Timeline:
-    """All that happened to it, in order."""
-    return Timeline(timeline=await service.timeline(id_, caller.org))
+async def timeline(
+    service: Service, caller: Reader, id_: DocumentId, after: OlderThan = None, limit: AtMost = 1000
+) -> Timeline:
+    """What happened to it, in order; of a long history the last part, which has so many attempts and acts."""
+    found = await service.timeline_page(id_, caller.org, after=after, limit=limit)
+    return Timeline(timeline=found.timeline, next=found.next)
 
 
 @router.post("/{id}/requeue", response_model=Acted)

@@ -212,6 +212,7 @@ class AttemptView(BaseModel):
 
 class Attempts(BaseModel):
     attempts: list[AttemptView]
+    next: str | None = None  # what `after` takes for older ones
 
 
 class Act(BaseModel):

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 import httpcore2
@@ -60,7 +61,8 @@ FAILURES = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoc
 class Fetched:
     """A document as it came. `media_type` and `charset` are what the server claims; believe the content first.
 
-    Content of more than 1 MiB lies in a temporary file without a name, which `close` frees.
+    Content of more than 1 MiB lies in a temporary file without a name, which `close` frees, or at `path` in the folder
+    that was given.
     """
 
     url: str  # where it was found in the end
@@ -72,6 +74,7 @@ class Fetched:
     etag: str | None
     last_modified: str | None
     redirects: tuple[str, ...]  # the URLs that led there, the first one first
+    path: Path | None = None
 
     @property
     def content(self) -> bytes:
@@ -108,14 +111,15 @@ async def fetch(
     policy: Policy | None = None,
     resolve: Resolve = resolve,
     tls: ssl.SSLContext | None = None,
+    folder: Path | None = None,
 ) -> Fetched | NotModified:
     """What is at this URL; NotModified if `etag` or `last_modified` of last time still hold.
 
     Permanent where no attempt can help, RetryLater where the host named a time, else Transient; docs/fetch.md lists
     their codes. `total_s` is the deadline of everything, `size_max` counts unpacked bytes. A `policy` makes it a call
-    of that policy, for hosts that you know.
+    of that policy, for hosts that you know. `folder`: where large content is to lie, under a name.
     """
-    visit = _Visit(url, allow_loopback, etag, last_modified, size_max, total_s, resolve, tls)
+    visit = _Visit(url, allow_loopback, etag, last_modified, size_max, total_s, resolve, tls, folder)
     return await (visit.make() if policy is None else policy.acall(visit.make))
 
 
@@ -131,6 +135,7 @@ class _Visit:
     total_s: float
     resolve: Resolve
     tls: ssl.SSLContext | None
+    folder: Path | None
 
     async def make(self) -> Fetched | NotModified:
         left_s = remaining()
@@ -221,13 +226,13 @@ class _Visit:
             )
         encoding = encoding_of(answer.all("content-encoding"))
         async with aclosing(answer.parts()) as parts:
-            file, size = await receive(parts, encoding, self.size_max)
-        if size == 0:
-            file.close()
+            sink = await receive(parts, encoding, self.size_max, self.folder)
+        if sink.size == 0:
+            sink.file.close()
             raise Permanent("content_empty", f"{at.host} answered {answer.status} without content")
         media_type, declared = answer.kind()
         return Fetched(
-            str(at), answer.status, media_type, declared, file, size, etag, last_modified, left
+            str(at), answer.status, media_type, declared, sink.file, sink.size, etag, last_modified, left, sink.path
         )  # fmt: skip
 
 

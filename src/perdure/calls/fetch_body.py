@@ -1,17 +1,21 @@
-"""The content of an answer: unpacked while it comes in, never more of it than agreed, on disk where it is large."""
+"""The content of an answer: unpacked while it comes in, never more of it than agreed, on disk where it is large.
+
+The event loop only collects what arrives. A thread unpacks it and writes it, so other documents go on meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from io import BytesIO
-from tempfile import SpooledTemporaryFile
-from typing import IO, cast
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from perdure.errors import Permanent, Transient
 
-#: As much content is kept in memory; more goes to a temporary file without a name.
+#: As much content is kept in memory; more goes to a temporary file.
 MEMORY_BYTES_MAX = 1024 * 1024
 PIECE_BYTES_MAX = 256 * 1024
 #: Honest pages stay far below; deflate itself ends at 1032.
@@ -24,6 +28,8 @@ PARTS_FREE = 20_000
 PART_BYTES_MIN = 32
 #: After so many parts others, and the deadline, get their turn.
 PARTS_AT_ONCE = 64
+#: So much of what came is handed to a thread at a time.
+BATCH_BYTES = 1024 * 1024
 
 ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _EITHER = zlib.MAX_WBITS | 32  # finds out itself whether it is gzip or zlib
@@ -77,44 +83,94 @@ def encoding_of(values: list[str]) -> str:
     return packed[0] if packed else ""
 
 
-async def receive(parts: AsyncIterator[bytes], encoding: str, size_max: int) -> tuple[IO[bytes], int]:
-    """The content as a file at its beginning, and its size. Permanent `too_large`; Transient if it is broken."""
-    file: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(max_size=MEMORY_BYTES_MAX)  # noqa: SIM115
+class Sink:
+    """Where the content goes: memory, and from MEMORY_BYTES_MAX on a file, in `folder` if there is one. Raises:
+    Permanent `too_large`, Transient `response_broken`."""
+
+    def __init__(self, encoding: str, size_max: int, folder: Path | None) -> None:
+        self.file: IO[bytes] = BytesIO()
+        self.path: Path | None = None  # of a file in `folder`
+        self.size = 0
+        self.abandoned = False
+        self._packed, self._size_max, self._folder = 0, size_max, folder
+        self._inflater = Inflater() if encoding else None
+
+    def take(self, parts: Sequence[bytes]) -> None:
+        """Unpack and keep these parts. For a thread."""
+        try:
+            for part in parts:
+                self._packed += len(part)
+                for piece in (part,) if self._inflater is None else self._inflater.pieces(part):
+                    if self.abandoned:
+                        return
+                    self.size += len(piece)
+                    _check(self.size, self._packed, self._size_max)
+                    self._write(piece)
+        except zlib.error as error:
+            raise Transient(f"the packed content is broken: {error}", code="response_broken") from error
+
+    def finish(self) -> None:
+        """All parts have come. For a thread."""
+        if self._inflater is not None and self._packed and not self._inflater.finished:
+            raise Transient("the packed content ends too early", code="response_broken")
+        self.file.flush()
+        self.file.seek(0)
+
+    def _write(self, piece: bytes) -> None:
+        if isinstance(self.file, BytesIO) and self.size > MEMORY_BYTES_MAX:
+            begun = self.file.getbuffer()
+            if self._folder is None:
+                self.file = TemporaryFile()  # noqa: SIM115
+            else:
+                self.path = self._folder / "content"
+                self.file = self.path.open("w+b")
+            self.file.write(begun)
+        self.file.write(piece)
+
+
+async def receive(
+    parts: AsyncIterator[bytes], encoding: str, size_max: int, folder: Path | None = None
+) -> Sink:
+    """The content as a file at its beginning. Permanent `too_large`; Transient if it is broken."""
+    sink = Sink(encoding, size_max, folder)
     try:
-        size = await _unpacked(parts, encoding, size_max, file)
+        await _collected(parts, sink)
+        await asyncio.to_thread(sink.finish)
     except BaseException:
-        file.close()
+        sink.file.close()
         raise
-    file.seek(0)
-    if size > MEMORY_BYTES_MAX:
-        return cast(IO[bytes], file), size
-    with file:
-        return BytesIO(file.read()), size
+    return sink
 
 
-async def _unpacked(
-    parts: AsyncIterator[bytes], encoding: str, size_max: int, file: SpooledTemporaryFile[bytes]
-) -> int:
-    inflater = Inflater() if encoding else None
-    packed = size = count = 0
+async def _collected(parts: AsyncIterator[bytes], sink: Sink) -> None:
+    """Hand the parts to the sink, several at a time."""
+    waiting: list[bytes] = []
+    length = packed = count = 0
+    async for part in parts:
+        packed += len(part)
+        length += len(part)
+        count += 1
+        waiting.append(part)
+        if count % PARTS_AT_ONCE == 0:
+            _check_parts(count, packed)
+            await asyncio.sleep(0)
+        if length >= BATCH_BYTES:
+            await _in_thread(sink, waiting)
+            waiting, length = [], 0
+    if waiting:
+        await _in_thread(sink, waiting)
+
+
+async def _in_thread(sink: Sink, parts: Sequence[bytes]) -> None:
+    """Returns when the thread has ended, also if it is not wanted any more: it writes to a file that is closed next."""
+    taking = asyncio.ensure_future(asyncio.to_thread(sink.take, parts))
     try:
-        async for part in parts:
-            packed += len(part)
-            count += 1
-            if count % PARTS_AT_ONCE == 0:
-                _check_parts(count, packed)
-                await asyncio.sleep(0)
-            for piece in (part,) if inflater is None else inflater.pieces(part):
-                size += len(piece)
-                _check(size, packed, size_max)
-                file.write(piece)
-                if inflater is not None:
-                    await asyncio.sleep(0)  # unpacking is work
-    except zlib.error as error:
-        raise Transient(f"the packed content is broken: {error}", code="response_broken") from error
-    if inflater is not None and packed and not inflater.finished:
-        raise Transient("the packed content ends too early", code="response_broken")
-    return size
+        await asyncio.shield(taking)
+    finally:
+        if not taking.done():
+            sink.abandoned = True
+            await asyncio.wait({taking})
+            taking.exception()
 
 
 def _check(size: int, packed: int, size_max: int) -> None:

@@ -155,7 +155,8 @@ async def _stage(app: AsyncPerdure, id_: str, stage: str) -> dict[str, Any]:
         )
     saves = await app.store.saves(status.org, id_, newest.pipeline)
     last = [save for save in saves if save.stage == stage][-1]
-    raw = last.inline if last.blob is None else await app.blobs.get(last.blob)
+    blob = last.blob if last.inline is None else None
+    raw = last.inline if blob is None else await app.blobs.get(blob)
     try:
         output = jsonlib.loads(raw or b"null")
     except ValueError:

@@ -138,6 +138,13 @@ class LaneDown:
 
 
 @frozen
+class Outgrown:
+    """What a stage fetched is large, and the job holds the slot of a small document: the rest is for another slot."""
+
+    stage: str
+
+
+@frozen
 class Spawning:
     """The next stage gathers what this document spawned, and not all of that has ended."""
 
@@ -152,7 +159,9 @@ class Unserved:
     reason: str
 
 
-Result = Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown | Spawning | Unserved
+Result = (
+    Finished | Raised | Crashed | Overdue | Orphaned | Stopped | LaneDown | Outgrown | Spawning | Unserved
+)
 
 
 # --- outcomes: what is written ---------------------------------------------------------------
@@ -234,7 +243,7 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
     match result:
         case Finished():
             return Done()
-        case LaneDown():
+        case LaneDown() | Outgrown():
             return _kept_from(job, result)
         case Spawning(stage=stage):
             return Gather(f"stage {stage} waits for all that the document spawned", suspect=job.suspect)
@@ -268,10 +277,14 @@ def outcome(job: Job, result: Result, rand: Callable[[], float] = random.random)
             return _with_traceback(decided, error)
 
 
-def _kept_from(job: Job, lane: LaneDown) -> Outcome:
-    if not lane.limited:
-        return Hold(f"stage {lane.stage} needs {lane.lane}, which is down", suspect=job.suspect)
-    why = f"stage {lane.stage} waits for its turn under the limit of {', '.join(sorted(uses_of(lane.lane)))}"
+def _kept_from(job: Job, result: LaneDown | Outgrown) -> Outcome:
+    turn = f"stage {result.stage} waits for its turn"
+    if isinstance(result, Outgrown):
+        why = f"{turn} among large documents: what was fetched is large"
+    elif result.limited:
+        why = f"{turn} under the limit of {', '.join(sorted(uses_of(result.lane)))}"
+    else:
+        return Hold(f"stage {result.stage} needs {result.lane}, which is down", suspect=job.suspect)
     return Later(0, why, suspect=job.suspect, counted=False, bounded=False, in_turn=True)
 
 

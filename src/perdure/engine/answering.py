@@ -21,6 +21,7 @@ from perdure.core.model import ORG_DEFAULT, Job, job_key
 from perdure.core.outcome import Done, Later, Outcome, Raised, outcome
 from perdure.engine import fallback
 from perdure.engine.document import Document
+from perdure.engine.fetched import saved_raw
 from perdure.engine.intake import Content, keep
 from perdure.engine.notice import death_notice
 from perdure.engine.pipeline import AnyStage, Pipeline
@@ -172,11 +173,11 @@ class Answers:
 
     async def _verify(self, job: Job, stage: AnyStage, value: Any) -> None:
         values = {stage.name: value}
-        saves = await self.store.saves(job.org, job.document_id, job.pipeline)
+        saves = await self.store.saves(job.org, job.document_id, job.pipeline, job.generation)
         newest = {save.stage: save for save in saves}  # in the order of generations
         for name in stage.contract_sources:
             save = newest[name]
-            raw = save.inline if save.blob is None else await self.blobs.get(save.blob)
+            raw = await saved_raw(save, self.blobs)
             values[name] = stage.load(name, raw or b"null")
         record = await self.store.document(job.org, job.document_id)
         if record is not None:

@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, overload
 
 from perdure.core.chunk import Connection
@@ -40,6 +41,10 @@ class Port(Protocol):
 
     async def save_item(self, key: str, value: bytes, emitted: list[Emitted]) -> None:
         """Returns after the commit; for stages that are coroutines."""
+        ...
+
+    async def keep(self, path: Path) -> str:
+        """Store a file as a blob."""
         ...
 
     def progress(self, done: float, total: float | None) -> None:
@@ -136,6 +141,13 @@ class Context:
             )
             raise Permanent("row_invalid", message)
         self._pending.add(one.emitted() if isinstance(one, Row) else one)
+
+    async def akeep(self, path: Path) -> str:
+        """Store a file, of any size, as a blob; its name, for the output of the pipeline's `content_stage`, which must
+        be async and run in the worker. A blob that no output names is deleted some time later."""
+        if not self._is_async:
+            raise self._misused("is not async")
+        return await self._port.keep(path)
 
     def take_emitted(self) -> list[Emitted]:
         """For the runner: what no item took, to be committed with the stage."""

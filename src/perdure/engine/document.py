@@ -147,12 +147,24 @@ class Document:
         self._temporary.write_bytes(self.data)
         return self._temporary
 
+    def file_of(self, blob: str) -> Path:
+        """What was fetched for the document, as a local file, for reading only. `blob`: as the output of the stage that
+        fetched it names it."""
+        path = self._blobs.path_sync(blob) if self._blobs is not None else None
+        if path is None:
+            raise Permanent("content_missing", f"what was fetched for {self._title()} is not here")
+        return path
+
     def close(self) -> None:
         """Remove the temporary file, if `path` made one, and forget content that was read from a blob."""
         if self._temporary is not None:
             rooms.remove(self._temporary.parent)
         self._temporary = None
         self._data = self._record.inline
+
+    def beside(self, blobs: BlobReader) -> Document:
+        """The same document with another reader of blobs."""
+        return Document(self._record, blobs)
 
     def to_payload(self) -> dict[str, Any]:
         """Everything but the blob, as JSON values."""

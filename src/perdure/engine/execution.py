@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.chunk import Connection
@@ -105,7 +106,9 @@ class Execution:
     @property
     def heavy(self) -> bool:
         """Whether the stage reads so much that documents of others are to go before it."""
-        return self.journey.document.size + sum(map(len, self.raws.values())) >= HEAVY_BYTES
+        journey = self.journey
+        content = max(journey.document.size, journey.fetched_bytes)
+        return content + sum(map(len, self.raws.values())) >= HEAVY_BYTES
 
     async def run(self) -> Ran:
         """What the stage produced, or whatever it raised; CellOverdue, CellCrashed."""
@@ -337,6 +340,10 @@ class Execution:
 
     def saved_items(self) -> Mapping[str, bytes]:
         return self.items
+
+    async def keep(self, path: Path) -> str:
+        digest, _ = await self.runner.blobs.put_file(path)
+        return digest
 
     def progress(self, done: float, total: float | None) -> None:
         self.progress_ms = monotonic_ms()

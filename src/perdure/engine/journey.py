@@ -40,6 +40,9 @@ class Journey:
     degraded: frozenset[str] = frozenset()  # stages that fell back in this generation
     gathered: Gathered | None = None  # for the stage that runs now
     file: Path | None = None
+    fetched_bytes: int = 0  # of what was fetched, if that is a blob
+    small: bool = False  # it holds a slot for small documents
+    outgrown: bool = False  # and is not small any more
     folder: Path | None = None  # of a copy that is ours to remove
     hashes: dict[str, str] = field(default_factory=dict)  # of the outputs so far
     raws: dict[str, bytes] = field(default_factory=dict)  # outputs that are at hand

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
 from perdure.core.gathered import Gathered
-from perdure.core.lane import lane_of, sized, uses_of
+from perdure.core.lane import is_large, lane_of, sized, uses_of
 from perdure.core.model import repairs
 from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.outcome import (
@@ -26,6 +26,7 @@ from perdure.core.outcome import (
     LaneDown,
     Orphaned,
     Outcome,
+    Outgrown,
     Overdue,
     Raised,
     Result,
@@ -40,7 +41,15 @@ from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
-from perdure.engine.fetched import fetched_content, is_fetched
+from perdure.engine.fetched import (
+    attached,
+    conditional,
+    fetched_content,
+    fetches,
+    is_fetched,
+    local,
+    saved_raw,
+)
 from perdure.engine.gathering import gather, outdated
 from perdure.engine.handing import hand_over
 from perdure.engine.isolate import CellCrashed, CellDoubtful, CellOverdue, Nursery, NurseryLost, PreloadFailed
@@ -120,7 +129,7 @@ class Runner:
         document = Document(claimed.document, LocalFile(None))
         return Journey(
             job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe,
-            passed=uses_of(job.lane),
+            passed=uses_of(job.lane), small=not is_large(job.lane),
         )  # fmt: skip
 
     async def look(self) -> frozenset[str]:
@@ -163,7 +172,7 @@ class Runner:
         self.events.publish(AttemptStarted(*where, job.generation, job.claims, job.resumed, traceparent))
         try:
             if job.resumed:
-                saves = await self.store.saves(job.org, job.document_id, job.pipeline)
+                saves = await self.store.saves(job.org, job.document_id, job.pipeline, job.generation)
                 journey.saved = saving.usable(saves, job, pipeline)
                 journey.earlier = saving.earlier(saves, job, pipeline)
                 journey.degraded = saving.degraded(saves, job)
@@ -219,6 +228,21 @@ class Runner:
                 ) from error
         journey.document = Document(record, LocalFile(journey.file))
 
+    async def _bring(self, journey: Journey, stage: AnyStage, raws: Mapping[str, bytes]) -> None:
+        """Bring the blob with what was fetched within reach of a stage that reads it."""
+        source = next((s for s in stage.pipeline.stages if s.name in stage.reads and fetches(s)), None)
+        found = attached(source, raws[source.name]) if source is not None else None
+        if source is None or found is None or journey.fetched_bytes:
+            return
+        try:
+            if journey.folder is None:
+                journey.folder = rooms.new_room()
+            journey.file = await local(found.blob, self.blobs, journey.folder)
+        except (BlobMissing, BlobCorrupt):
+            raise Unreadable(source.name) from None
+        journey.fetched_bytes = found.size
+        journey.document = journey.document.beside(LocalFile(journey.file))
+
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
         job = journey.job
         for number, stage in enumerate(pipeline.stages):
@@ -237,9 +261,9 @@ class Runner:
                     StageSkipped(job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
                 )
                 continue
-            if stage.needs:
+            if stage.needs or journey.outgrown:
                 reached = await self._out_of_reach(journey, stage)
-                if isinstance(reached, LaneDown):
+                if isinstance(reached, LaneDown | Outgrown):
                     return reached
                 away = reached
             if journey.stopping:
@@ -254,7 +278,8 @@ class Runner:
             following = pipeline.stages[number + 1] if number + 1 < len(pipeline.stages) else None
             await self._step(journey, stage, input_hash, following, away)
             if journey.outputs[-1].size >= memory.LARGE_BYTES:
-                wanted = {name for later in pipeline.stages[number + 1 :] for name in later.reads}
+                after = pipeline.stages[number + 1 :]
+                wanted = {name for later in after for name in (*later.reads, *(later.gathers_if or ())[:1])}
                 for name in journey.raws.keys() - wanted:
                     del journey.raws[name]
                 memory.give_back()
@@ -297,7 +322,8 @@ class Runner:
     async def _inputs(self, journey: Journey, stage: AnyStage) -> dict[str, bytes]:
         """The saved outputs that the stage reads, its own of an earlier generation, and the ends of spawned jobs."""
         raws = {name: journey.raws.get(name) or await self._raw(journey, name) for name in stage.reads}
-        if stage.wants_previous and (before := journey.earlier.get(stage.name)) is not None:
+        before = journey.earlier.get(stage.name) if stage.wants_previous else None
+        if before is not None and await conditional(before, stage, self.blobs):
             with suppress(Unreadable):
                 raws[PREVIOUS] = await self._load(before, stage.name)
         if stage.gathers:
@@ -317,14 +343,18 @@ class Runner:
         job = journey.job
         journey.stage_started_ms = monotonic_ms()
         raws = await self._inputs(journey, stage)
+        await self._bring(journey, stage, raws)
         ran, fell_back = await self._ran(journey, stage, input_hash, raws, away)
         degraded = fell_back or ran.produced.degraded
         duration_ms = monotonic_ms() - journey.stage_started_ms
+        made = ran.produced.output
+        content = attached(stage, made)
         output = await saving.stage_output(
-            stage, ran.produced.output, input_hash, duration_ms, self.blobs, degraded
+            stage, made, input_hash, duration_ms, self.blobs, degraded, content
         )
         if 0 < current().large_bytes <= output.size:
             job = journey.job = replace(journey.job, lane=sized(journey.job.lane, True))
+            journey.outgrown = content is not None and journey.small and not job.suspect
         rows, spawned = saving.told_apart(ran.emitted)
         rows += ran.produced.rows
         documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
@@ -441,7 +471,7 @@ class Runner:
 
     async def _load(self, save: SavedStage, name: str) -> bytes:
         try:
-            raw = save.inline if save.blob is None else await self.blobs.get(save.blob)
+            raw = await saved_raw(save, self.blobs)
         except (BlobMissing, BlobCorrupt):
             raise Unreadable(name) from None
         if raw is None:
@@ -493,8 +523,12 @@ class Runner:
             with suppress(StoreError):  # it is found out again
                 await self.store.probed(probe, ok, guessed)
 
-    async def _out_of_reach(self, journey: Journey, stage: AnyStage) -> DependencyDown | LaneDown | None:
+    async def _out_of_reach(
+        self, journey: Journey, stage: AnyStage
+    ) -> DependencyDown | LaneDown | Outgrown | None:
         """Why the document must wait, or its fallback stand in, for what the stage needs."""
+        if journey.outgrown:
+            return Outgrown(stage.name)
         if journey.probe not in stage.needs and await self._away(stage):
             if not fallback.falls_back(stage, journey.job):
                 return LaneDown(stage.name, journey.lane)

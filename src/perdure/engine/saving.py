@@ -15,6 +15,7 @@ from perdure.core.lane import lane_of
 from perdure.core.model import ONLY, REPAIR, Job, repairs
 from perdure.engine.address import find_pipeline
 from perdure.engine.document import Document
+from perdure.engine.fetched import Attached
 from perdure.engine.intake import OUTPUT_INLINE_BYTES_MAX, first_job, keep, with_limit
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.engine.result import Emitted, Spawn, SpawnDocument
@@ -111,14 +112,28 @@ def item_fingerprint(stage: AnyStage, input_hash: str) -> str:
 
 
 async def stage_output(
-    stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs, degraded: bool = False
-) -> StageOutput:
-    """The output as the store takes it; a large one is a blob by the time this returns."""
-    inline, blob = await keep(output, blobs, OUTPUT_INLINE_BYTES_MAX)
+    stage: AnyStage, output: bytes, input_hash: str, duration_ms: int, blobs: Blobs, degraded: bool = False,
+    attached: Attached | None = None,
+) -> StageOutput:  # fmt: skip
+    """The output as the store takes it; a large one is a blob by the time this returns. One that names a blob is in its
+    row, however long it is, with the name of the blob."""
+    size = len(output)
+    inline, blob = await keep(output, blobs, OUTPUT_INLINE_BYTES_MAX if attached is None else size)
+    digest = blob or hashlib.sha256(output).hexdigest()  # to hash a large one again would hold the loop
+    if attached is not None:
+        blob, size = attached.blob, size + attached.size
     return StageOutput(
-        stage.name, stage.version, input_hash, hashlib.sha256(output).hexdigest(), len(output), inline, blob,
-        stage.model_name(), duration_ms, degraded,
-    )  # fmt: skip
+        stage.name,
+        stage.version,
+        input_hash,
+        digest,
+        size,
+        inline,
+        blob,
+        stage.model_name(),
+        duration_ms,
+        degraded,
+    )
 
 
 async def lost(outputs: Sequence[StageOutput], saved: Mapping[str, SavedStage], blobs: Blobs) -> list[str]:

@@ -23,7 +23,7 @@ from perdure.engine.document import Document
 from perdure.engine.pipeline import AnyStage, find_target
 from perdure.engine.result import Emitted, Produced
 from perdure.engine.wiring import PREVIOUS
-from perdure.errors import InputInvalid, PerdureError
+from perdure.errors import InputInvalid, PerdureError, PipelineInvalid
 from perdure.settings import Settings, using
 
 TARGET = "perdure.engine.stage_cell:run"
@@ -208,6 +208,9 @@ class CellPort:
 
     async def connect(self, threshold: float, each: int) -> int:
         return self.connect_sync(threshold, each)
+
+    async def keep(self, path: Path) -> str:
+        raise PipelineInvalid("a stage in a process of its own cannot store a blob")
 
     def progress(self, done: float, total: float | None) -> None:
         if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:

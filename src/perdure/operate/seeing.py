@@ -8,10 +8,11 @@ from perdure.errors import DocumentUnknown
 from perdure.operate.desk import Desk
 from perdure.operate.situation import situation
 from perdure.operate.status import Facts, overview, worker_facts
-from perdure.operate.timeline import Happening, story, tell
+from perdure.operate.timeline import Happening, Page, page
 from perdure.operate.why import Why, explain
 from perdure.store.blobs import CheckedBlobs
 from perdure.store.feed import START, Happened
+from perdure.store.reading import ATTEMPTS_MAX
 
 
 @frozen
@@ -64,8 +65,16 @@ class Seeing(Desk):
         return await self.store.feed(org, after, limit)
 
     async def timeline(self, document_id: str, org: str | None = None) -> list[Happening]:
+        pages = [await self.timeline_page(document_id, org)]
+        while (after := pages[-1].next) is not None:
+            pages.append(await self.timeline_page(document_id, org, after=after))
+        return [one for each in reversed(pages) for one in each.timeline]
+
+    async def timeline_page(
+        self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = ATTEMPTS_MAX
+    ) -> Page:
         status = await self.status(document_id, org)
         document = await self.store.document(status.org, status.id)
         if document is None:
             raise DocumentUnknown(f"document {status.id} was deleted just now")
-        return tell(await story(self.store, await situation(self.store, status), document))
+        return await page(self.store, status, document, after, limit)

@@ -1,26 +1,36 @@
 """What happened to a document, in order and with durations: a story of its row, attempts, saves, acts and children.
 
-Pure: `tell` makes it of a Situation and a little more. What ran under a claim that has not ended is told by `why`.
+Pure: `tell` makes it of a Situation and a little more, in time that is linear in both. What ran under a claim that has
+not ended is told by `why`. A long history has pages, the newest first.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from perdure.core.frozen import frozen
 from perdure.core.lane import needs_of
 from perdure.core.model import job_key
-from perdure.operate.situation import Situation
+from perdure.operate.choosing import no_place
+from perdure.operate.situation import Situation, situation
 from perdure.operate.why import explain
 from perdure.operate.words import count, line, size, span
 from perdure.store.base import BREAKER
 from perdure.store.inspecting import ChildRecord, SaveRecord
-from perdure.store.records import Act, Attempt, DocumentRecord
+from perdure.store.reading import ATTEMPTS_MAX
+from perdure.store.records import Act, Attempt, AttemptPlace, DocumentRecord, Status
 from perdure.store.sql_store import SqlStore
 
 #: A wait that is shorter is not worth a line.
 WAIT_MS = 1_000
+ACT_LAST = 10**18 - 1  # no act has this number yet
 #: What came first of what has the same time.
 ORDER = ("added", "act", "event", "claim", "saved", "spawned", "ended", "wait", "children", "state", "now")
 
@@ -37,7 +47,7 @@ class Happening:
     job: str = ""
 
 
-@frozen
+@dataclass
 class Story:
     """What a timeline is told of."""
 
@@ -46,6 +56,94 @@ class Story:
     saves: tuple[SaveRecord, ...] = ()
     items: dict[tuple[str, str, int], int] | None = None
     holds: tuple[Act, ...] = ()  # holds and releases of the dependencies that it asked or needs, oldest first
+    from_ms: int = -1  # what is neither an attempt nor an act is told if it happened after this
+    to_ms: int | None = None  # and not after this; None: and what is now
+    generation: int | None = None  # that the newest act belongs to; None: the present one
+
+    @cached_property
+    def save_times(self) -> list[int]:
+        """When anything was saved, in order."""
+        return sorted(save.saved_ms for save in self.saves)
+
+    @cached_property
+    def saves_of(self) -> dict[tuple[str, int], list[tuple[int, str]]]:
+        """When which stage was saved, in order, by pipeline and generation."""
+        found: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
+        for save in self.saves:
+            found[save.pipeline, save.generation].append((save.saved_ms, save.stage))
+        return {which: sorted(each, key=lambda one: one[0]) for which, each in found.items()}
+
+    @cached_property
+    def requeue_times(self) -> list[int]:
+        """When it was requeued, in order."""
+        return sorted(act.at_ms for act in self.situation.acts if act.verb == "requeue")
+
+    @cached_property
+    def downs(self) -> list[Downs]:
+        """When each dependency was down."""
+        return _downs(self.holds)
+
+
+class Cut(NamedTuple):
+    """Where a page of a timeline ends and the next one, of what was before, begins."""
+
+    to_ms: int
+    act: int
+    generation: int  # that the next act belongs to
+    attempt: AttemptPlace
+
+    @classmethod
+    def of(cls, word: str) -> Cut:
+        """The cut that the word stands for. Raises: InputInvalid."""
+        found = re.fullmatch(r"(-1|\d{1,15})_(\d{1,18})_(\d{1,9})_(.+)", word, re.S)
+        try:
+            if found is None:
+                raise ValueError(word)
+            return cls(int(found[1]), int(found[2]), int(found[3]), AttemptPlace.of(found[4]))
+        except ValueError:
+            raise no_place() from None
+
+    def __str__(self) -> str:
+        return "_".join(map(str, tuple(self)))
+
+
+@frozen
+class Page:
+    """A part of a timeline in order; `next` leads to what was before, None if there is nothing."""
+
+    timeline: list[Happening]
+    next: str | None
+
+
+async def page(
+    store: SqlStore,
+    status: Status,
+    document: DocumentRecord,
+    after: str | None = None,
+    limit: int = ATTEMPTS_MAX,
+) -> Page:
+    """The newest attempts and acts, at most `limit` of both, with what happened meanwhile; those before `after`."""
+    cut = None if after is None else Cut.of(after)
+    attempts = await store.attempts(status.org, status.id, cut and cut.attempt, limit + 1)
+    acts = await store.acts(limit + 1, target=status.id, after=cut.act if cut else None)
+    known = replace(
+        await situation(store, status), attempts=tuple(attempts[-limit:]), acts=tuple(acts[:limit])
+    )
+    told = await story(store, known, document)
+    from_ms = min(a.started_ms for a in known.attempts) - 1 if len(attempts) > limit else -1
+    told = replace(told, from_ms=from_ms, to_ms=cut and cut.to_ms, generation=cut and cut.generation)
+    shown = [act for act in known.acts if act.at_ms > from_ms]
+    more = len(attempts) > limit or len(acts) > len(shown)
+    happenings = await asyncio.to_thread(tell, told)
+    return Page(happenings, str(_next(told, shown, cut)) if more else None)
+
+
+def _next(told: Story, shown: Sequence[Act], cut: Cut | None) -> Cut:
+    s = told.situation
+    first = told.generation or s.status.generation
+    oldest = s.attempts[0].place if s.attempts else cut.attempt if cut else AttemptPlace(0, 0, 0, s.status.id)
+    act = shown[-1].id if shown else cut.act if cut else ACT_LAST
+    return Cut(told.from_ms, act, max(1, first - sum(act.verb == "requeue" for act in shown)), oldest)
 
 
 async def story(store: SqlStore, known: Situation, document: DocumentRecord) -> Story:
@@ -66,16 +164,19 @@ async def story(store: SqlStore, known: Situation, document: DocumentRecord) -> 
 def tell(told: Story) -> list[Happening]:
     """Everything in order; what has not ended comes last, as it is now."""
     s = told.situation
-    parts = [_added(told.document), _acts(s), _saves(told), _children(s.children), _events(s), _followers(s)]
-    parts += [_claims(told, attempts) for attempts in _by_job(s.attempts)]
-    found = [one for part in parts for one in part]
-    if s.status.finished_ms is not None:
-        error = f" ({s.status.error_code})" if s.status.error_code else ""
-        found.append(
-            Happening(s.status.finished_ms, "state", f"{s.status.state}{error}", None, s.status.generation)
-        )
-    else:
-        found.append(Happening(s.now_ms, "now", explain(s).sentence, None, s.status.generation))
+    others = [
+        _added(told.document),
+        _saves(told),
+        _children(s.children),
+        _events(s),
+        _followers(s),
+        _state(s),
+    ]
+    to_ms = float("inf") if told.to_ms is None else told.to_ms
+    found = [one for part in others for one in part if told.from_ms < one.at_ms <= to_ms]
+    found += _acts(told)
+    for attempts in _by_job(s.attempts):
+        found += _claims(told, attempts)
     return sorted(
         found, key=lambda one: (one.kind == "now", one.at_ms, one.generation, ORDER.index(one.kind))
     )
@@ -88,15 +189,25 @@ def _added(document: DocumentRecord) -> Iterator[Happening]:
     yield Happening(document.created_ms, "added", f"added: {name}{size(document.size)}, {where}{whose}")
 
 
-def _acts(s: Situation) -> Iterator[Happening]:
-    generation = 1
-    for act in reversed(s.acts):
-        begins = ""
-        if act.verb == "requeue":
-            generation += 1
-            begins = f", generation {generation} begins"
+def _state(s: Situation) -> Iterator[Happening]:
+    """How it ended, or what it waits for."""
+    if s.status.finished_ms is not None:
+        error = f" ({s.status.error_code})" if s.status.error_code else ""
+        yield Happening(s.status.finished_ms, "state", f"{s.status.state}{error}", None, s.status.generation)
+    else:
+        yield Happening(s.now_ms, "now", explain(s).sentence, None, s.status.generation)
+
+
+def _acts(told: Story) -> Iterator[Happening]:
+    generation = told.generation or told.situation.status.generation
+    for act in told.situation.acts:
+        if act.at_ms <= told.from_ms:
+            continue
+        begins = f", generation {generation} begins" if act.verb == "requeue" else ""
         reason = f": {line(act.reason)}" if act.reason else ""
         yield Happening(act.at_ms, "act", f"{act.verb} by {act.who}{reason}{begins}", None, generation)
+        if act.verb == "requeue":
+            generation = max(1, generation - 1)
 
 
 def _saves(told: Story) -> Iterator[Happening]:
@@ -122,7 +233,7 @@ def _claims(told: Story, attempts: list[Attempt]) -> Iterator[Happening]:
         if before is not None and before.generation != a.generation:
             before = None
         yield from _wait(told, before, a, name)
-        within = [x.saved_ms for x in told.saves if a.started_ms <= x.saved_ms <= a.ended_ms]
+        within = bisect_left(told.save_times, a.started_ms) < bisect_right(told.save_times, a.ended_ms)
         where = f"in worker {a.worker}" if a.worker else "in another service"
         resumed = _resumed(told, before, a) if before is not None and not name else ""
         begun = f"{f'attempt {a.attempt}' if a.charged else 'a claim'} {where}"
@@ -137,10 +248,9 @@ def _claims(told: Story, attempts: list[Attempt]) -> Iterator[Happening]:
 
 def _resumed(told: Story, before: Attempt, a: Attempt) -> str:
     """Where the main job goes on; saves of follow-up jobs and of earlier generations do not say that."""
-    ours = (told.situation.status.pipeline, a.generation)
-    saved = [x.stage for x in told.saves if (x.pipeline, x.generation) == ours and x.saved_ms < a.started_ms]
-    if saved:
-        return f", goes on after {saved[-1]}"
+    saves = told.saves_of.get((told.situation.status.pipeline, a.generation), [])
+    if number := bisect_left(saves, a.started_ms, key=lambda one: one[0]):
+        return f", goes on after {saves[number - 1][1]}"
     return f", goes on at {before.stage}" if a.generation > 1 else ""
 
 
@@ -164,10 +274,11 @@ def _wait(told: Story, before: Attempt | None, a: Attempt, name: str) -> Iterato
     elif name:
         return
     else:
-        starts = [s.status.created_ms] + [
-            x.at_ms for x in s.acts if x.verb == "requeue" and x.at_ms <= a.started_ms
-        ]
-        began_ms = max(starts)
+        number = bisect_right(told.requeue_times, a.started_ms)
+        cut = told.from_ms >= 0 and a.generation == s.attempts[0].generation
+        if cut or (a.generation > 1 and not number):
+            return  # what was before is not known here
+        began_ms = told.requeue_times[number - 1] if number else s.status.created_ms
     waited_ms = a.started_ms - began_ms
     if waited_ms < WAIT_MS:
         return
@@ -176,7 +287,7 @@ def _wait(told: Story, before: Attempt | None, a: Attempt, name: str) -> Iterato
     if before is not None and (before.delay_ms or before.outcome == "hold"):
         reasons, delay_ms = [before.why], before.delay_ms or 0
     gathered = before is not None and before.outcome == "gather"
-    held_ms, why = (0, "") if gathered else _held(told.holds, began_ms, a.started_ms)
+    held_ms, why = (0, "") if gathered else _held(told.downs, began_ms, a.started_ms)
     if gathered:
         reasons = ["for what it spawned to end"]
     elif held_ms:
@@ -187,21 +298,49 @@ def _wait(told: Story, before: Attempt | None, a: Attempt, name: str) -> Iterato
     yield Happening(began_ms, "wait", text, waited_ms, a.generation, name)
 
 
-def _held(acts: Iterable[Act], from_ms: int, to_ms: int) -> tuple[int, str]:
+class Down(NamedTuple):
+    """A time in which a dependency was down; it has not ended where `until_ms` is infinite."""
+
+    since: Act
+    until_ms: float
+
+
+#: Of one dependency, in order.
+Downs = list[Down]
+
+
+def _downs(acts: Iterable[Act]) -> list[Downs]:
+    """When each dependency was down, of holds and releases in order."""
+    down: dict[str, Act] = {}
+    found: dict[str, Downs] = defaultdict(list)
+    for act in acts:
+        if act.verb == "hold":
+            down.setdefault(act.target, act)
+        elif (begun := down.pop(act.target, None)) is not None:
+            found[act.target].append(Down(begun, act.at_ms))
+    for begun in down.values():
+        found[begun.target].append(Down(begun, float("inf")))
+    return list(found.values())
+
+
+def _until_ms(down: Down) -> float:
+    return down.until_ms
+
+
+def _held(downs: Iterable[Downs], from_ms: int, to_ms: int) -> tuple[int, str]:
     """For how long of this time a dependency was down, and why.
 
     Nothing is claimed while what it needs is held, but for the few that try a service for the breaker: what was still
     down at the end of the wait was not what it waited for.
     """
-    down: dict[str, Act] = {}
     held: list[tuple[int, str]] = []
-    for act in (*acts, *(Act(0, to_ms, "", "release", None, name, "") for name in {x.target for x in acts})):
-        if act.verb == "hold":
-            down.setdefault(act.target, act)
-        elif (begun := down.pop(act.target, None)) is not None:
-            overlap_ms = min(act.at_ms, to_ms) - max(begun.at_ms, from_ms)
-            released = act.who and act.at_ms <= to_ms
-            if overlap_ms > 0 and (released or begun.who == BREAKER):
+    for each in downs:
+        for number in range(bisect_right(each, float(from_ms), key=_until_ms), len(each)):
+            begun, until_ms = each[number]
+            if begun.at_ms >= to_ms:
+                break
+            if until_ms <= to_ms or begun.who == BREAKER:
+                overlap_ms = int(min(until_ms, to_ms)) - max(begun.at_ms, from_ms)
                 reason = f" ({line(begun.reason)})" if begun.reason else ""
                 held.append((overlap_ms, f"{begun.target} was down{reason}"))
     return max(held, default=(0, ""))
@@ -232,8 +371,9 @@ def _events(s: Situation) -> Iterator[Happening]:
 
 
 def _followers(s: Situation) -> Iterator[Happening]:
+    begun = {a.job_key for a in s.attempts}
     for job in s.followers:
-        if job.created_ms and not any(a.job_key == job.key for a in s.attempts):
+        if job.created_ms and job.key not in begun:
             text = f"follow-up job {job.name} spawned, {job.state}"
             yield Happening(job.created_ms, "spawned", text, None, job.generation, job.name)
 

@@ -1,6 +1,6 @@
 """The document pipeline: from a URL, a file or a text to chunks that are found and connected.
 
-fetch     the bytes at a URL, guarded; one request per attempt
+fetch     the bytes at a URL, guarded; one request per attempt; large ones go to a blob
 extract   page by page or chapter by chapter, each saved, in a process that can be killed
           (an image or an archive of mail that was fetched: a job of its pipeline does the rest)
 chunk     passages with their place in the text
@@ -10,9 +10,11 @@ index     from this commit on it is found; what it is like is found out by a job
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import replace
 from mimetypes import guess_type
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from perdure import Context, Document, Gathered, Permanent, Pipeline, Result, Row
@@ -20,6 +22,7 @@ from perdure.calls.fetch import Fetched, NotModified
 from perdure.calls.fetch import fetch as fetch_url
 from perdure.core.chunk import Chunk
 from perdure.core.frozen import frozen
+from perdure.engine import rooms
 from perdure.engine.result import SpawnJob
 from perdure.errors import Transient
 from perdure.pipelines import chunk as cutting
@@ -44,7 +47,11 @@ from perdure.settings import current
 #: Of one host at a time: enough for its documents, little enough for the host and for everybody else's documents.
 PER_HOST = 2
 EXTRACT_MB = 1_024
-FETCH_BYTES_MAX = 190 << 20  # it is saved as base64, in an output of 256 MiB at most
+FETCH_BYTES_MAX = (
+    190 << 20
+)  # each of the documents that a worker fetches at once may take as much of the disk
+INLINE_BYTES_MAX = 64 << 10  # as much content is saved with the output; more is a blob
+FETCH_VERSION = 2  # 1 saved all content in the output
 REUSE = 25  # documents that a process extracts: to start one takes as long as to read a page or two
 NOTHING = Summary("", (), 0, "und", 0, 0, 0)
 PARTIAL = "partial_text"  # text is there that was not read
@@ -53,7 +60,8 @@ EXTRACT_S, STALL_S, FETCH_S = 1_800.0, 120.0, 120.0
 
 @frozen
 class Source:
-    """What a document's content is and where it came from; `content` only where it was fetched."""
+    """What a document's content is and where it came from. What was fetched is `content` if it is small, else the blob
+    of this name."""
 
     name: str
     media_type: str
@@ -62,6 +70,9 @@ class Source:
     last_modified: str | None = None
     content: bytes | None = None
     route: str | None = None  # the pipeline that takes what was fetched: image or mail; None: this one
+    blob: str | None = None
+    size: int = 0  # of the blob
+    kind: str = ""  # its media type, as its content says
 
 
 @frozen
@@ -90,22 +101,14 @@ documents = Pipeline(
 )
 
 
-@documents.stage(timeout=FETCH_S)
+@documents.stage(version=FETCH_VERSION, timeout=FETCH_S)
 async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
     """The content of a URL, or what it was before if that is still so; what was handed in itself stays where it is."""
     if doc.url is None:
         by_name = doc.media_type == guess_type(doc.name)[0]  # which says nothing: its content tells
         said = "" if by_name else doc.media_type
         return Source(doc.name, said or ("text/markdown" if doc.kind == "text" else ""))
-    settings = current()
-    found = await fetch_url(
-        doc.url,
-        allow_loopback=settings.allow_loopback,
-        etag=previous.etag if previous else None,
-        last_modified=previous.last_modified if previous else None,
-        size_max=min(settings.document_bytes_max, FETCH_BYTES_MAX),
-    )
-    source = previous if isinstance(found, NotModified) else _source(found)
+    source = await _fetched(doc.url, ctx, previous)
     if source is None:  # nobody asked whether it was
         raise Transient(
             f"{doc.url} answered that nothing changed, to a first request", code="response_broken"
@@ -118,26 +121,57 @@ async def fetch(doc: Document, ctx: Context, previous: Source | None) -> Source:
     return source
 
 
-def _source(found: Fetched) -> Source:
+async def _fetched(url: str, ctx: Context, previous: Source | None) -> Source | None:
+    """What is there now; `previous` where the server says that it did not change."""
+    settings = current()
+    room = rooms.new_room()
     try:
-        name = urlsplit(found.url).path.rpartition("/")[2]
-        media_type = f"{found.media_type}; charset={found.charset}" if found.charset else found.media_type
-        return Source(name, media_type, found.url, found.etag, found.last_modified, found.content)
+        found = await fetch_url(
+            url,
+            allow_loopback=settings.allow_loopback,
+            etag=previous.etag if previous else None,
+            last_modified=previous.last_modified if previous else None,
+            size_max=min(settings.document_bytes_max, FETCH_BYTES_MAX),
+            folder=room,
+        )
+        if isinstance(found, NotModified):
+            return previous
+        try:
+            return await _source(found, room, ctx)
+        finally:
+            found.close()
     finally:
-        found.close()
+        await rooms.remove_soon(room)
+
+
+async def _source(found: Fetched, room: Path, ctx: Context) -> Source:
+    name = urlsplit(found.url).path.rpartition("/")[2]
+    media_type = f"{found.media_type}; charset={found.charset}" if found.charset else found.media_type
+    source = Source(name, media_type, found.url, found.etag, found.last_modified)
+    head = await asyncio.to_thread(found.file.read, HEAD_BYTES)
+    source = replace(source, kind=sniff(head, name, media_type))
+    if found.size <= INLINE_BYTES_MAX:
+        return replace(source, content=found.content)
+    path = found.path
+    if path is None:
+        path = room / "content"
+        await asyncio.to_thread(path.write_bytes, found.content)
+    return replace(source, blob=await ctx.akeep(path), size=found.size)
 
 
 def _same(one: Source, other: Source) -> bool:
-    return (one.content, one.media_type, one.name, one.route) == (
-        other.content, other.media_type, other.name, other.route
+    return (_digest(one), one.media_type, one.name, one.route) == (
+        _digest(other), other.media_type, other.name, other.route
     )  # fmt: skip
+
+
+def _digest(source: Source) -> str:
+    return source.blob or hashlib.sha256(source.content or b"").hexdigest()
 
 
 def _route(source: Source, ctx: Context) -> str | None:
     """The pipeline of the app for what was fetched, told by its content; None: this one."""
-    if source.content is None:
-        return None
-    kind = sniff(source.content[:HEAD_BYTES], source.name, source.media_type)
+    kind = source.kind or sniff((source.content or b"")[:HEAD_BYTES], source.name, source.media_type)
     wanted = by_kind(kind, [name for name in (IMAGE, MAIL) if ctx.serves(name)])
     return None if wanted == documents.name else wanted
 
@@ -158,7 +192,8 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Result[Extracted]:
     if fetch.route is not None:
         job = SpawnJob(fetch.route, fetch.route, doc.id)
         return Result(Extracted("", NOTHING, fetch.route), spawn=[job])
-    content = doc.path if fetch.content is None else fetch.content
+    kept = doc.path if fetch.blob is None else doc.file_of(fetch.blob)
+    content = kept if fetch.content is None else fetch.content
     with open_reader(content, fetch.media_type, fetch.name) as reader:
         if reader.piecemeal:
             parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))
@@ -179,9 +214,9 @@ def _with_pictures(parts: list[Part], reader: Reader, ctx: Context) -> list[Part
     return [read.get(part.key, part) for part in parts]
 
 
-def is_routed(extract: Extracted) -> bool:
+def is_routed(fetch: Source) -> bool:
     """Whether another pipeline does the work."""
-    return extract.route is not None
+    return fetch.route is not None
 
 
 @documents.stage(
@@ -189,7 +224,7 @@ def is_routed(extract: Extracted) -> bool:
     timeout=STAGE_S,
     isolate_from=CELL_BYTES,
     memory_mb=CHUNK_MB,
-    gathers_if=("extract", is_routed),
+    gathers_if=("fetch", is_routed),
 )
 def chunk(doc: Document, extract: Extracted, gathered: Gathered) -> Result[list[Chunk]]:
     """Passages with their place in the text; the same text gives the same ids. What went to another pipeline has none

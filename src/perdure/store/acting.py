@@ -51,6 +51,7 @@ class Acting:
                 entering.Entry(org, id_, job_key(id_), self.job_of(op), generation, op.fresh_from, again=True)
             )
             self.told.append(feed.entry(org, self.now_ms, "requeued", id_, generation=generation))
+            yield Query(self.sql.SAVED_SUPERSEDED, (org, id_, generation))
         yield Query(self.sql.DEAD_DROP, rows=list(again))
         if contents := [rows.content(op.document_id, op.content) for op in again.values() if op.content]:
             yield Query(self.sql.DOCUMENT_CONTENT, rows=contents)

@@ -567,16 +567,36 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "ORDER BY d.id LIMIT $3"
     )
     DOCUMENT = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE d.org = $1 AND d.id = $2"
+    #: The newest ones, before (generation, start, claim, job): $3 to $6.
     ATTEMPTS = (
         "SELECT document_id, job_key, generation, claim, attempt, charged, stage, worker, started_ms, "
         "ended_ms, outcome, "
         "error_type, error_code, status_code, message, fingerprint, delay_ms, why, requests FROM attempt "
-        "WHERE org = $1 AND document_id = $2 ORDER BY generation, started_ms, claim"
+        "WHERE org = $1 AND document_id = $2 AND (CAST($3 AS bigint) IS NULL "
+        "OR (generation, started_ms, claim, job_key) < ($3, $4, $5, $6)) "
+        "ORDER BY generation DESC, started_ms DESC, claim DESC, job_key DESC LIMIT $7"
     )
+    #: Of each stage the newest one up to a generation, and the newest one before that generation; without a generation
+    #: the newest one.
     SAVES = (
         "SELECT stage, generation, version, input_hash, output_hash, inline, blob, model, saved_ms, "
         "duration_ms, size, degraded "
-        "FROM saved WHERE org = $1 AND document_id = $2 AND pipeline = $3 ORDER BY generation, saved_ms"
+        "FROM saved s WHERE org = $1 AND document_id = $2 AND pipeline = $3 "
+        "AND (CAST($4 AS bigint) IS NULL OR generation <= $4) AND NOT EXISTS (SELECT 1 FROM saved n "
+        "WHERE n.org = s.org AND n.document_id = s.document_id AND n.pipeline = s.pipeline AND n.stage = s.stage "
+        "AND n.generation > s.generation AND (CAST($4 AS bigint) IS NULL OR n.generation < $4)) "
+        "ORDER BY generation, saved_ms"
+    )
+    #: What no job of the document can read any more when generation $3 begins: a job reads of each stage the newest
+    #: save of its own generation or earlier ones, and the newest of earlier ones. Some at a time: it is done again
+    #: with the next generation.
+    SAVED_SUPERSEDED = (
+        "DELETE FROM saved WHERE org = $1 AND document_id = $2 AND (pipeline, stage, generation) IN ("
+        "SELECT s.pipeline, s.stage, s.generation FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
+        "AND EXISTS (SELECT 1 FROM saved n WHERE n.org = s.org AND n.document_id = s.document_id "
+        "AND n.pipeline = s.pipeline AND n.stage = s.stage AND n.generation > s.generation AND n.generation < ("
+        "SELECT coalesce(min(j.generation), CAST($3 AS int)) FROM job j WHERE j.org = $1 AND j.document_id = $2 "
+        "AND j.finished_ms IS NULL)) LIMIT 1000)"
     )
     ITEMS = (
         "SELECT key, generation, inline, blob FROM item WHERE org = $1 AND document_id = $2 AND pipeline "

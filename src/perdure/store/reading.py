@@ -18,6 +18,7 @@ from perdure.store.counting import Counts, told
 from perdure.store.records import (
     ALL,
     Attempt,
+    AttemptPlace,
     Checkpoint,
     DependencyRecord,
     DocumentRecord,
@@ -33,6 +34,7 @@ from perdure.store.records import (
 )
 
 T = TypeVar("T")
+ATTEMPTS_MAX = 1_000  # that are told at once
 AFTER_ALL = "\U0010ffff"  # comes after every character of an id
 
 
@@ -83,9 +85,13 @@ class Reading:
         found = await self._rows(self.sql.DOCUMENT, org, document_id)
         return DocumentRecord(*found[0]) if found else None
 
-    async def attempts(self, org: str, document_id: str) -> list[Attempt]:
-        found = await self._rows(self.sql.ATTEMPTS, org, document_id)
-        return [rows.attempt_record(row) for row in found]
+    async def attempts(
+        self, org: str, document_id: str, before: AttemptPlace | None = None, most: int = ATTEMPTS_MAX
+    ) -> list[Attempt]:
+        """Claims of the document that ended, the newest `most`, oldest first; those before that place, if given."""
+        since = before or (None, None, None, None)
+        found = await self._rows(self.sql.ATTEMPTS, org, document_id, *since, most)
+        return [rows.attempt_record(row) for row in reversed(found)]
 
     async def gathered(self, job: Job, since: int) -> Gathered | None:
         def steps() -> Steps[Gathered | None]:
@@ -119,8 +125,12 @@ class Reading:
 
         return await self._read(steps)
 
-    async def saves(self, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
-        found = await self._rows(self.sql.SAVES, org, document_id, pipeline)
+    async def saves(
+        self, org: str, document_id: str, pipeline: str, generation: int | None = None
+    ) -> list[SavedStage]:
+        """The newest save of each stage; with a generation, what a job of it may read: the newest up to it, and the
+        newest before it. In the order of generations."""
+        found = await self._rows(self.sql.SAVES, org, document_id, pipeline, generation)
         return [SavedStage(*(*row[:-1], bool(row[-1]))) for row in found]
 
     async def items(

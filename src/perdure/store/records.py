@@ -105,6 +105,26 @@ class Status:
         return str(Place(self.created_ms, self.id))
 
 
+class AttemptPlace(NamedTuple):
+    """A place in the history of a document: before the attempt of which these are the facts."""
+
+    generation: int
+    started_ms: int
+    claim: int
+    job_key: str
+
+    @classmethod
+    def of(cls, word: str) -> AttemptPlace:
+        """The place that the word stands for. Raises: ValueError."""
+        found = re.fullmatch(r"(\d{1,9})_(\d{1,15})_(\d{1,9})_(.+)", word, re.S)
+        if found is None:
+            raise ValueError(f"{word!r} is not a place in a history")
+        return cls(int(found[1]), int(found[2]), int(found[3]), found[4])
+
+    def __str__(self) -> str:
+        return "_".join(map(str, tuple(self)))
+
+
 @frozen
 class Attempt:
     """One claim that ended, as history keeps it."""
@@ -128,6 +148,11 @@ class Attempt:
     delay_ms: int | None
     why: str
     requests: dict[str, int] = field(default_factory=dict)  # made to services, by dependency
+
+    @property
+    def place(self) -> AttemptPlace:
+        """Where older ones go on."""
+        return AttemptPlace(self.generation, self.started_ms, self.claim, self.job_key)
 
 
 @frozen
