@@ -325,9 +325,9 @@ class S3Blobs:
 
     def _refused(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{self.where} refuses our key or its rights: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to a valid "
-            "key and start the program again, or give the key the right to list the bucket and to read, write and "
-            f"delete its objects; the answer: {_first_line(error)}",
+            f"the blobs in {self.where} refuse our key or its rights: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "to a valid key and start the program again, or give the key the right to list the bucket and to read, "
+            f"write and delete its objects; the answer: {_first_line(error)}",
             code=BLOBS_REFUSED,
         )
 
