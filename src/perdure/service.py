@@ -242,7 +242,9 @@ class AsyncPerdure(
             await self._work(worker, slate, nursery)
 
     def check_settings(self) -> None:
-        """Check what stages read late, before anything is claimed. Raises: SettingInvalid."""
+        """Check what is read late, before anything is claimed. Raises: SettingInvalid."""
+        if self.settings.pushes:
+            self.settings.gateway()
         with using(self.given):
             for check in CHECKS:
                 check()

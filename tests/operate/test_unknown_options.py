@@ -48,7 +48,9 @@ def verbs_with_options() -> list[Taking]:
             for one in (one for one in parameters if one.kind is one.VAR_KEYWORD):
                 (options,) = get_args(get_type_hints(function)[one.name])
                 found.append(Taking(door, verb, options, nested=False))
-            if any(one.name == "how" for one in parameters) and verb != "requeuing":  # a piece of requeue_dead
+            if (
+                any(one.name == "how" for one in parameters) and verb != "requeuing"
+            ):  # a piece of requeue_dead
                 found.append(Taking(door, verb, RequeueOptions, nested=True))
     return found
 

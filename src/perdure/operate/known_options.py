@@ -15,4 +15,6 @@ def refuse_unknown(verb: str, given: Iterable[str], options: type, code: str = "
     """
     known = options.__annotations__
     if unknown := sorted(set(given) - set(known)):
-        raise InputInvalid(f"{verb} does not take {', '.join(unknown)}; {nearest(unknown[0], known)}", code=code)
+        raise InputInvalid(
+            f"{verb} does not take {', '.join(unknown)}; {nearest(unknown[0], known)}", code=code
+        )
