@@ -194,3 +194,15 @@ def test_a_client_deletes_what_has_ended(server: Server) -> None:
         assert client.documents() == []
         waiting = client.add(text="b", pipeline="letters").id
         assert client.delete(waiting, cancel=True).answer == "purged"
+
+
+def test_a_rerun_takes_the_words_of_other_systems_for_states(server: Server) -> None:
+    added(server, "acme", "fine")
+    client = server.client("acme")
+    asked = {"pipeline": "letters", "from_stage": "write", "dry_run": True}
+    for word in ("done", "completed", "COMPLETED"):
+        answer = client.post("/v3/rerun", json={**asked, "where": {"state": word}})
+        assert (answer.status_code, answer.json()["found"]) == (200, 1), answer.text
+    for word, code in (("odd", "state_unknown"), ("running", "input_invalid")):
+        answer = client.post("/v3/rerun", json={**asked, "where": {"state": word}})
+        assert (answer.status_code, answer.json()["code"]) == (422, code)

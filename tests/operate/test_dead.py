@@ -147,7 +147,7 @@ def test_what_begins_anew_stands_before_its_first_stage_and_under_its_limit(stor
     limited: dict[str, Any] = {"concurrency_key": lambda doc: "ours", "concurrency_until": "read"}
     with opened(store_url, **limited) as app:
         resumed, anew = added(app, "bad", "bad too")
-        app.limit("ours", concurrency=1)
+        app.limit("ours", concurrency=1, new=True)
         app.requeue_dead([resumed])
         assert (app.status(resumed).stage, app.limits("ours")[0].used) == ("parse", 0)
         app.requeue_dead([anew], how={"fresh": True})

@@ -136,3 +136,20 @@ def test_a_broken_image_is_failed_with_its_code_and_can_be_deleted(shop: Server)
     assert [(one["id"], one["error"]["code"]) for one in failed] == [(id_, "image_truncated")]
     assert client.delete(f"/v3/documents/{id_}").json()["answer"] == "purged"
     assert client.get(f"/v3/documents/{id_}").status_code == 404
+
+
+@pytest.mark.parametrize("word", ["image", "jpeg", "jpg", "png", "file"])
+def test_an_upload_may_say_that_it_is_an_image(word: str, shop: Server, vision: OpenAIServer) -> None:
+    vision.always = said(SEEN)
+    client = shop.client("acme")
+    raw = {"Content-Type": "application/octet-stream"}
+    for answer in (
+        client.post("/v3/documents", files={"file": ("shop", PICTURE)}, data={"type": word}),
+        client.post("/v3/documents", content=PICTURE, params={"type": word}, headers=raw),
+    ):
+        assert answer.status_code in (200, 201), answer.text
+    worked(shop)
+    (told,) = client.get("/v3/documents", params={"collection": "images", "state": "completed"}).json()[
+        "documents"
+    ]
+    assert told["pipeline"] == "image"

@@ -102,7 +102,7 @@ def test_priority_delay_pause_and_a_limit_by_key() -> None:
         app.add(text="high", priority=10, pipeline=queue)
         assert tick(app) == 0
         app.resume("documents")
-        app.limit("default", concurrency=1)
+        app.limit("default", concurrency=1, new=True)
         drain(app)
         assert ran == ["high", "low", "later"]
 
