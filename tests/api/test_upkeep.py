@@ -206,3 +206,23 @@ def test_a_rerun_takes_the_words_of_other_systems_for_states(server: Server) -> 
     for word, code in (("odd", "state_unknown"), ("running", "input_invalid")):
         answer = client.post("/v3/rerun", json={**asked, "where": {"state": word}})
         assert (answer.status_code, answer.json()["code"]) == (422, code)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v3/audit", "/v3/webhooks/deliveries/retry", "/v3/webhooks/deliveries/1-2-3/retry", "/v3/sweep"]
+)
+def test_a_body_has_known_fields_alone(path: str, server: Server) -> None:
+    client = server.client("acme", "read", "write", "operate")
+    for body in ({"recuont": True}, {"reason": "x", "dryrun": True}, [1]):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid"), answer.text
+    assert client.post(path).status_code in (200, 404)
+
+
+def test_the_reason_of_an_audit_that_counts_anew_is_kept(server: Server) -> None:
+    client = server.client("acme", "operate")
+    for more in ({}, {"headers": {"Accept": "application/x-ndjson"}}):
+        answer = client.post("/v3/audit", params={"recount": True}, json={"reason": "a doubt"}, **more)
+        assert answer.status_code == 200
+    acts = server.run(server.service.acts(verb="recount"))
+    assert [(act.who, act.reason) for act in acts] == [("key test", "a doubt")] * 2

@@ -135,7 +135,7 @@ def test_a_dependency_nobody_declared_loses_no_document(store_url: str) -> None:
     extract = pipeline.stages[0]
     with trial(pipeline, store=store_url) as app, failing(extract, *[DependencyDown("storage")] * 2):
         id_ = app.add(text="a", pipeline=pipeline).id
-        app.hold("storage")
+        app.hold("storage", new=True)
         assert drain(app).held == 1
         assert app.status(id_).held_by == "storage"
         app.release("storage")

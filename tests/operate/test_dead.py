@@ -111,7 +111,7 @@ def test_groups_say_how_many_since_when_and_what_to_do(store_url: str) -> None:
         assert (bad.example, bad.message, bad.last_ms - bad.first_ms) == (last, "cannot be read", 60_000)
         assert (bad.action, gone.action, gone.count) == ("look", "fix", 1)
         assert [group.fingerprint for group in app.groups(code="http_404")] == [gone.fingerprint]
-        app.hold("nothing")  # what is down and not needed changes nothing
+        app.hold("nothing", new=True)  # what is down and not needed changes nothing
         assert app.groups()[0].action == "look"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from perdure import Document, Permanent, Pipeline
+from perdure import Document, Perdure, Permanent, Pipeline
 from perdure.cli.main import app as command
 from perdure.errors import InputInvalid
 from perdure.operate.nearest import nearest
@@ -100,3 +100,10 @@ def test_the_commands(tmp_path: Path) -> None:
         assert refused.exit_code != 0
         assert "did you mean" in str(refused.exception) + refused.output
         assert run.invoke(command, [*words, "--new", "--store", url]).exit_code == 0
+
+
+def test_an_empty_store_has_no_queue_to_name(store_url: str) -> None:
+    with Perdure(store_url) as app, pytest.raises(InputInvalid) as refused:
+        app.pause("documents")
+    assert str(refused.value) == "there is no queue 'documents' (there are none yet)"
+    assert refused.value.code == "queue_unknown"

@@ -104,16 +104,15 @@ class Acting(Desk):
     async def _queue(self, name: str) -> str:
         known = sorted(queue.name for queue in await self.store.queues())
         if name not in known:
-            raise InputInvalid(
-                f"there is no queue {name!r} (there are {', '.join(known)})", code="queue_unknown"
-            )
+            there = f"there are {', '.join(known)}" if known else "there are none yet"
+            raise InputInvalid(f"there is no queue {name!r} ({there})", code="queue_unknown")
         return name
 
     async def needed(self) -> list[str]:
         """The names of all dependencies that a pipeline of this app or a row of the store knows."""
-        own = {
-            name for pipeline in self.pipelines.values() for stage in pipeline.stages for name in stage.needs
-        }
+        with using(self.given):
+            stages = [stage for pipeline in self.pipelines.values() for stage in pipeline.stages]
+            own = {name for stage in stages for name in stage.needs}
         lanes = {name for lane in await self.store.lanes() for name in uses_of(lane.name)}
         return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
 
