@@ -141,13 +141,12 @@ def test_a_store_of_which_only_the_directory_beside_it_cannot_be_written(
     before = closed.stat().st_mode
     closed.chmod(mode)
     try:
-        for command in ("status", "list"):
-            ended = run(tmp_path, *COMMAND, command)
-            assert ended.returncode == 0, ended.stderr
-        assert "first" in ended.stdout
+        looked = [run(tmp_path, *COMMAND, command) for command in ("status", "list")]
         ended = run(tmp_path, *COMMAND, "add", "--text", "b")
     finally:
         closed.chmod(before)
+    assert [one.returncode for one in looked] == [0, 0], looked
+    assert "first" in looked[1].stdout
     assert ended.returncode == 1
     assert f"({closed} is not writable)" in ended.stderr
     assert ended.stderr.endswith("[store_read_only]\n")

@@ -67,6 +67,12 @@ def worked(server: Server) -> None:
     server.run(server.service.run_until_idle(wait=10))
 
 
+def polled(client: httpx2.Client, id_: str) -> list[str]:
+    """What a program of the old system sees that asks for the status, in its words."""
+    found = client.get(f"/v3/documents/{id_}", params={"words": "images"}).json()
+    return [found["status"], found["state"]]
+
+
 def got(client: httpx2.Client, id_: str) -> dict[str, Any]:
     found: dict[str, Any] = client.get(f"/v3/documents/{id_}").json()
     return found
@@ -91,7 +97,9 @@ def test_an_image_is_pending_then_completed_with_variants_and_metadata(
     assert [
         one["id"] for one in client.get("/v3/documents", params={"state": "pending"}).json()["documents"]
     ] == [id_]
+    assert polled(client, id_) == ["pending"] * 2
     worked(shop)
+    assert polled(client, id_) == ["completed"] * 2
     listed = client.get("/v3/documents", params={"state": "completed", "collection": "images"}).json()[
         "documents"
     ]
@@ -132,6 +140,7 @@ def test_a_broken_image_is_failed_with_its_code_and_can_be_deleted(shop: Server)
     client = shop.client("acme")
     id_ = uploaded(client, PICTURE[: len(PICTURE) // 2])
     worked(shop)
+    assert polled(client, id_) == ["failed"] * 2
     failed = client.get("/v3/documents", params={"state": "failed"}).json()["documents"]
     assert [(one["id"], one["error"]["code"]) for one in failed] == [(id_, "image_truncated")]
     assert client.delete(f"/v3/documents/{id_}").json()["answer"] == "purged"
