@@ -167,7 +167,7 @@ class DeadVerbs(Desk):
         by, why = self._who(who), reason_kept(reason)
         counts: Counter[str] = Counter()
         try:
-            async with aclosing(restore(self.store, self.blobs, source, by)) as doing:
+            async with aclosing(restore(self.store, self.blobs, source, by, why)) as doing:
                 async for answers in doing:
                     counts.update(answer.answer.partition(" ")[0].rstrip(":") for answer in answers)
                     done = (counts["imported"], counts["exists"], counts["refused"])
