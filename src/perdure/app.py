@@ -324,7 +324,7 @@ class Perdure(Administration):
         self._call(self.service.resume(queue, reason=reason, who=who))
 
     def hold(
-        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = True
+        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = False
     ) -> None:
         """Hold every document whose next stage needs the dependency. Raises: InputInvalid, if it is unknown and not
         `new`."""
@@ -344,7 +344,7 @@ class Perdure(Administration):
 
     def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
-        who: str | None = None, new: bool = True,
+        who: str | None = None, new: bool = False,
     ) -> None:  # fmt: skip
         """Bound how many documents with this concurrency key run at once, and how many start per second. Raises:
         InputInvalid, if no document has or had the key and it is not `new`."""

@@ -35,9 +35,10 @@ class Administration:
         """All API keys, or an organisation's, without their secrets; those that were revoked, too."""
         return self._call(self.service.keys(org))
 
-    def revoke_key(self, id_: str, who: str | None = None, reason: str = "") -> None:
-        """End a key for good; InputInvalid where there is none."""
-        self._call(self.service.revoke_key(id_, who, reason))
+    def revoke_key(self, id_: str, who: str | None = None, reason: str = "") -> str:
+        """End a key for good, which may be abbreviated to 6 characters. Returns: its whole id. Raises: InputInvalid if
+        there is none."""
+        return self._call(self.service.revoke_key(id_, who, reason))
 
     # --- webhooks --------------------------------------------------------------------------------
 
@@ -55,9 +56,10 @@ class Administration:
 
     def remove_webhook(
         self, id_: str, *, org: str = ORG_DEFAULT, who: str | None = None, reason: str = ""
-    ) -> None:
-        """Tell it nothing more, not even what waits; InputInvalid where there is none."""
-        self._call(self.service.remove_webhook(id_, org=org, who=who, reason=reason))
+    ) -> str:
+        """Tell it nothing more, not even what waits; its id may be abbreviated to 6 characters. Returns: its whole id.
+        Raises: InputInvalid if there is none."""
+        return self._call(self.service.remove_webhook(id_, org=org, who=who, reason=reason))
 
     def deliveries(
         self, *, org: str = ORG_DEFAULT, webhook: str | None = None, state: str | None = None,

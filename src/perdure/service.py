@@ -51,6 +51,7 @@ from perdure.operate.choosing import no_place
 from perdure.operate.dead import DeadVerbs
 from perdure.operate.desk import in_words, or_only, stage_of
 from perdure.operate.keys import KeyDesk
+from perdure.operate.known_options import refuse_unknown
 from perdure.operate.rerun import Conditions, Rerun, RerunOptions, no_such_model, not_on_its_own, rerun
 from perdure.operate.retention import limits_of
 from perdure.operate.seeing import Seeing
@@ -254,7 +255,9 @@ class AsyncPerdure(
             await self._work(worker, slate, nursery)
 
     def check_settings(self) -> None:
-        """Check what stages read late, before anything is claimed. Raises: SettingInvalid."""
+        """Check what is read late, before anything is claimed. Raises: SettingInvalid."""
+        if self.settings.pushes:
+            self.settings.gateway()
         with using(self.given):
             for check in CHECKS:
                 check()
@@ -372,9 +375,7 @@ class AsyncPerdure(
         self, options: AddOptions, pipeline: Pipeline | str, found: AddOptions | None = None
     ) -> NewDocument:
         options = {**options, **(found or {})}
-        unknown = set(options) - set(EncodedOptions.__annotations__)
-        if unknown:
-            raise InputInvalid(f"add does not take {', '.join(sorted(unknown))}")
+        refuse_unknown("add", options, EncodedOptions)
         if options.get("url") is not None:
             options = {**options, "url": self._url(options["url"])}
         entry, size_max = intake.Entry(**options), self.settings.document_bytes_max
@@ -394,6 +395,7 @@ class AsyncPerdure(
 
     async def _listed(self, which: ListOptions) -> dict[str, Any]:
         """The options as the store takes them. Raises: InputInvalid."""
+        refuse_unknown("documents", which, ListOptions)
         state, status, after = which.get("state"), which.get("status"), which.get("after")
         if state is not None and status is not None and state != status:
             raise InputInvalid(f"state and status are one word, but they are {state!r} and {status!r} here")
@@ -555,6 +557,7 @@ class AsyncPerdure(
 
     async def rerunning(self, **options: Unpack[RerunOptions]) -> AsyncIterator[Rerun]:
         """`rerun` page by page, for whoever shows how far it is or wants to stop it."""
+        refuse_unknown("rerun", options, RerunOptions)
         pipeline = self._pipeline(options["pipeline"])
         stage, conditions = stage_of(pipeline, options["from_stage"]), Conditions(options["where"])
         reason, limit = reason_kept(options.get("reason", "")), options.get("limit")

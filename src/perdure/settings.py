@@ -450,6 +450,12 @@ class Settings(BaseSettings):
         """Whether metrics are brought to a Pushgateway."""
         return self.metrics_backend == "prometheus_pushgateway"
 
+    def gateway(self) -> str:
+        """The Pushgateway that metrics are brought to. Raises: SettingInvalid if none is set."""
+        if self.pushgateway_url is None:
+            raise SettingInvalid(f"METRICS_BACKEND is {self.metrics_backend!r}, which needs PUSHGATEWAY_URL")
+        return self.pushgateway_url
+
 
 def _wrong(name: str, value: object, why: str) -> str:
     """Say what is wrong with a setting, without its password."""

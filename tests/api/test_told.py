@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from perdure import Document, Permanent, Pipeline, RetryLater
 from perdure.api import build
+from perdure.api.entries import KINDS, TYPES
 from perdure.client import ApiError, Client
 from perdure.core.model import State
 from perdure.core.state_words import WORDS
@@ -24,6 +25,12 @@ DOCUMENTS = "/v3/documents"
 UNKNOWN = "0197aaaa"
 
 frail = Pipeline("frail", attempts=2, backoff_s=900)
+other = Pipeline("other", attempts=1)
+
+
+@other.stage
+def note(doc: Document) -> str:
+    return str(doc.text)
 
 
 @frail.stage
@@ -39,7 +46,7 @@ def read(doc: Document) -> str:
 
 @pytest.fixture
 def server(store_url: str) -> Iterator[Server]:
-    with Server(store_url, pipelines=(frail,)) as running:
+    with Server(store_url, pipelines=(frail, other)) as running:
         yield running
 
 
@@ -161,6 +168,48 @@ def test_states_are_answered_in_the_words_that_are_asked_for(server: Server) -> 
     with Client(server.url, key=server.key("acme")) as theirs:
         (dead,) = theirs.documents(state="dead", words="bullmq")
         assert theirs.wait(dead.id, 1.0, words="images").state == dead.state == "failed"
+
+
+def test_each_filter_of_a_list_keeps_what_fits_and_nothing_else(server: Server) -> None:
+    client, ids = server.client("acme"), {}
+    body = {"text": "one", "pipeline": "frail", "collection": "threads", "name": "First.txt"}
+    ids["one"] = client.post(DOCUMENTS, json=body).json()["id"]
+    server.run(server.service.run_until_idle())
+    between = datetime.now(UTC)
+    body = {"text": "two", "pipeline": "other", "name": "Second.txt"}
+    ids["two"] = client.post(DOCUMENTS, json=body).json()["id"]
+    after, before = {"created_after": between.isoformat()}, {"created_before": between.isoformat()}
+    finished_before = {"finished_before": (between + timedelta(days=1)).isoformat()}
+    finished_after = {"finished_after": (between - timedelta(days=1)).isoformat()}
+    cases: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
+        "state": [({"state": "done"}, ["one"]), ({"state": "queued"}, ["two"]), ({"state": "dead"}, [])],
+        "status": [({"status": "completed"}, ["one"]), ({"status": "queued"}, ["two"])],
+        "collection": [({"collection": "threads"}, ["one"]), ({"collection": "documents"}, ["two"])],
+        "pipeline": [({"pipeline": "frail"}, ["one"]), ({"pipeline": "other"}, ["two"])],
+        "name": [({"name": "irst"}, ["one"]), ({"name": ".txt"}, ["two", "one"]), ({"name": "%"}, [])],
+        "created_after": [(after, ["two"])], "created_before": [(before, ["one"])],
+        "finished_after": [(finished_after, ["one"])], "finished_before": [(finished_before, ["one"])],
+        "words": [({"words": "bullmq", "state": "completed"}, ["one"])],
+        "after": [({"after": ids["two"]}, ["one"])], "limit": [({"limit": 1}, ["two"])],
+    }  # fmt: skip
+    parameters = paths_of_openapi()[DOCUMENTS]["get"]["parameters"]
+    assert set(cases) == {one["name"] for one in parameters if one["in"] == "query"}
+    for asked, names in (case for of_one in cases.values() for case in of_one):
+        found = client.get(DOCUMENTS, params=asked).json()["documents"]
+        assert [one["id"] for one in found] == [ids[name] for name in names], asked
+
+
+@pytest.mark.parametrize(("word", "media_type"), sorted(TYPES.items()))
+def test_a_type_is_a_word_or_a_media_type(word: str, media_type: str, server: Server) -> None:
+    client = server.client("acme")
+    for said in (word, media_type):
+        id_ = client.post(DOCUMENTS, json={"text": said, "pipeline": "frail", "type": said}).json()["id"]
+        (org, whole) = server.run(server.service._key(id_, "acme"))
+        assert server.run(server.service.store.document(org, whole)).media_type == media_type
+    for said in KINDS:
+        assert (
+            client.post(DOCUMENTS, json={"text": said, "pipeline": "frail", "type": said}).status_code == 201
+        )
 
 
 def test_lists_have_ranges_and_continue_where_they_ended(server: Server) -> None:

@@ -194,3 +194,36 @@ def test_a_client_deletes_what_has_ended(server: Server) -> None:
         assert client.documents() == []
         waiting = client.add(text="b", pipeline="letters").id
         assert client.delete(waiting, cancel=True).answer == "purged"
+
+
+def test_a_rerun_takes_the_words_of_other_systems_for_states(server: Server) -> None:
+    added(server, "acme", "fine")
+    client = server.client("acme")
+    asked = {"pipeline": "letters", "from_stage": "write", "dry_run": True}
+    for word in ("done", "completed", "COMPLETED"):
+        answer = client.post("/v3/rerun", json={**asked, "where": {"state": word}})
+        assert (answer.status_code, answer.json()["found"]) == (200, 1), answer.text
+    for word, code in (("odd", "state_unknown"), ("running", "input_invalid")):
+        answer = client.post("/v3/rerun", json={**asked, "where": {"state": word}})
+        assert (answer.status_code, answer.json()["code"]) == (422, code)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v3/audit", "/v3/webhooks/deliveries/retry", "/v3/webhooks/deliveries/1-2-3/retry", "/v3/sweep"]
+)
+def test_a_body_has_known_fields_alone(path: str, server: Server) -> None:
+    client = server.client("acme", "read", "write", "operate")
+    for body in ({"recuont": True}, {"reason": "x", "dryrun": True}, [1]):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid"), answer.text
+    assert client.post(path).status_code in (200, 404)
+
+
+def test_the_reason_of_an_audit_that_counts_anew_is_kept(server: Server) -> None:
+    client = server.client("acme", "operate")
+    for accept in ("application/json", "application/x-ndjson"):
+        asked = {"reason": "a doubt"}
+        answer = client.post("/v3/audit", params={"recount": True}, json=asked, headers={"Accept": accept})
+        assert answer.status_code == 200
+    acts = server.run(server.service.acts(verb="recount"))
+    assert [(act.who, act.reason) for act in acts] == [("key test", "a doubt")] * 2

@@ -17,7 +17,13 @@ from tests.api.server import Server
 def test_ready_says_what_would_keep_documents_waiting(server: Server) -> None:
     client = server.client()
     assert client.get("/healthz").json() == {"status": "ok"}
-    ready = {"status": "ready", "schema_fits": True, "workers_alive": 0, "workers_silent": []}
+    ready = {
+        "status": "ready",
+        "schema_fits": True,
+        "workers_alive": 0,
+        "workers_silent": [],
+        "workers_down": [],
+    }
     assert client.get("/readyz").json() == ready
 
     async def seen_while_working() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,9 @@ def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
         [sys.executable, "books.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert again.stdout.startswith("exists")
+
+
+def test_every_extra_is_in_the_readme() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = README.partition("| extra | brings |")[2].partition("A command or setting")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(extras) - {"dev"}

@@ -182,3 +182,26 @@ def test_keys_and_webhooks_say_why_in_the_trail(store: str) -> None:
         other, secret = app.add_key("acme")
         assert secret.startswith("pk_")
         app.revoke_key(other.id)
+
+
+def test_an_abbreviated_id_is_answered_whole(store: str) -> None:
+    first, second = (added(store, "--text", text) for text in ("one", "two"))
+    on = ("--json", "--store", store)
+    short = common_beginning(first, second)
+    given = json.loads(succeeded("priority", short, "5", *on))
+    assert given == {"id": first, "answer": "changed"}
+    assert json.loads(succeeded("priority", short, "first", *on))["id"] == first
+    assert json.loads(succeeded("cancel", short, *on)) == {"id": first, "answer": "cancelled"}
+    assert json.loads(succeeded("requeue", short, *on)) == {"id": first, "answer": "requeued"}
+    assert json.loads(succeeded("delete", short, "--cancel", *on)) == {"id": first, "answer": "purged"}
+    acts = json.loads(succeeded("acts", "--target", short, *on))["acts"]
+    assert {act["verb"] for act in acts} == {"priority", "raise", "cancel", "requeue", "purge"}
+    key = json.loads(succeeded("key", "add", "acme", *on))["id"]
+    assert json.loads(succeeded("key", "revoke", key[:6], *on)) == {"id": key, "answer": "revoked"}
+    hook = json.loads(succeeded("webhook", "add", "https://example.org/hook", *on))["id"]
+    assert json.loads(succeeded("webhook", "remove", hook[:6], *on)) == {"id": hook, "answer": "removed"}
+
+
+def common_beginning(id_: str, other: str) -> str:
+    """As much of the first as tells it from the other."""
+    return next(id_[:n] for n in range(6, len(id_)) if not other.startswith(id_[:n]))

@@ -55,7 +55,7 @@ def hostile(tmp_path: Path) -> tuple[str, str, str]:
         held = app.add(text="held", name=f"held {EVIL}", pipeline=evil, **more).id
         dead = app.add(text="dead", name=f"dead {EVIL}", pipeline=evil, **more).id
         drain(app)
-        app.limit(EVIL, concurrency=1)
+        app.limit(EVIL, concurrency=1, new=True)
     asyncio.run(_more(url))
     return url, held, dead
 

@@ -105,6 +105,8 @@ def test_mistakes(tmp_path: Path) -> None:
     on = ("--store", url)
     assert succeeded("list", "--state", "dead", *on) == "No document is so.\n"
     refused(2, "state_unknown", "list", "--state", "odd", *on)
+    refused(2, "input_invalid", "list", "--status", "failed", "--state", "done", *on)
+    assert succeeded("list", "--status", "dead", "--state", "dead", *on) == "No document is so.\n"
     refused(2, "document_unknown", "show", "nobody", "--chunks", *on)
     refused(2, "not_saved", "show", id_, "--stage", "read", *on)
     refused(2, "input_invalid", "show", id_, "--chunks", "--connections", *on)

@@ -61,7 +61,9 @@ def test_limits(tmp_path: Path) -> None:
     succeeded("migrate", *on)
     assert "No key has a limit." in succeeded("limit", *on)
     refused(2, "limit_key_unknown", "limit", "slow.example", "--concurrency", "2", *on)
+    refused(2, "limit_key_unknown", "limit", "slow.example", *on)
     shown = succeeded("limit", "slow.example", "--concurrency", "2", "--new", *on)
+    assert "did you mean: slow.example?" in refused(2, "limit_key_unknown", "limit", "slow.exampel", *on)
     assert shown.splitlines()[1].split() == ["slow.example", "2", "any", "0", "0"]
     lifted = json.loads(succeeded("limit", "slow.example", "--none", "--json", *on))
     assert lifted["limits"][0]["concurrency"] is None

@@ -120,5 +120,33 @@ def test_a_program_looks_and_is_refused_with_the_same_words(place: Path) -> None
 def test_a_directory_that_cannot_be_written_is_named(place: Path) -> None:
     ended = run(place / "nothing", *COMMAND, "add", "--text", "b")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"cannot open {place}/nothing/perdure.db: Permission denied" in ended.stderr
+    assert f"cannot open {place}/nothing/perdure.db.d: Permission denied" in ended.stderr
     assert ended.stderr.endswith("[store_unavailable]\n")
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000], ids=oct)
+@pytest.mark.parametrize("part", ["", "locks"], ids=["directory", "locks"])
+def test_a_store_of_which_only_the_directory_beside_it_cannot_be_written(
+    mode: int, part: str, tmp_path: Path
+) -> None:
+    books = Pipeline("books")
+
+    @books.stage
+    def read(doc: Document) -> int:
+        return len(doc.text)
+
+    with Perdure(f"sqlite:///{tmp_path}/perdure.db", pipelines=[books]) as app:
+        app.add(text="a", name="first", pipeline=books)
+    closed = tmp_path / "perdure.db.d" / part
+    before = closed.stat().st_mode
+    closed.chmod(mode)
+    try:
+        looked = [run(tmp_path, *COMMAND, command) for command in ("status", "list")]
+        ended = run(tmp_path, *COMMAND, "add", "--text", "b")
+    finally:
+        closed.chmod(before)
+    assert [one.returncode for one in looked] == [0, 0], looked
+    assert "first" in looked[1].stdout
+    assert ended.returncode == 1
+    assert f"({closed} is not writable)" in ended.stderr
+    assert ended.stderr.endswith("[store_read_only]\n")

@@ -100,9 +100,9 @@ VERBS = (
 #: Verbs of the awaited library that are pieces of others, or belong to its life and not to its documents.
 PIECES = {
     "add_once", "check_settings", "choose", "close", "export_streaming", "exporting", "importing", "key",
-    "measure", "needed", "new_crew", "new_nursery", "new_worker", "output_saved", "purging", "readiness",
-    "requeuing", "rerunning", "retaining", "standing", "start", "stop", "summary", "sweeping", "under_way",
-    "use", "warm", "work",
+    "known_limit_key", "measure", "needed", "new_crew", "new_nursery", "new_worker", "output_saved", "purging",
+    "readiness", "requeuing", "rerunning", "retaining", "standing", "start", "stop", "summary", "sweeping",
+    "under_way", "use", "warm", "work",
 }  # fmt: skip
 #: Commands about the installation, and pages over several verbs.
 COMMANDS = {"bench", "demo", "metrics", "migrate", "rules", "runbook", "serve", "show", "simulate", "version"}

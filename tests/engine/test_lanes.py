@@ -135,7 +135,7 @@ def test_a_dependency_nobody_declared_loses_no_document(store_url: str) -> None:
     extract = pipeline.stages[0]
     with trial(pipeline, store=store_url) as app, failing(extract, *[DependencyDown("storage")] * 2):
         id_ = app.add(text="a", pipeline=pipeline).id
-        app.hold("storage")
+        app.hold("storage", new=True)
         assert drain(app).held == 1
         assert app.status(id_).held_by == "storage"
         app.release("storage")
@@ -164,7 +164,7 @@ def test_a_concurrency_key_bounds_how_many_run_at_once(store_url: str) -> None:
     def fetch(doc: Document) -> None: ...
 
     with trial(pipeline, store=store_url, concurrency=10) as app:
-        app.limit("slow.example", concurrency=2)
+        app.limit("slow.example", concurrency=2, new=True)
         slow = [{"text": str(n), "meta": {"host": "slow.example"}} for n in range(7)]
         app.add_many(slow, pipeline=pipeline)  # type: ignore[arg-type]
         app.add_many([{"text": f"free {n}"} for n in range(3)], pipeline=pipeline)
@@ -197,7 +197,7 @@ def test_a_document_that_is_past_the_stage_makes_room_under_its_key(store_url: s
         ids = [added.id for added in app.add_many([{"text": str(n)} for n in range(4)], pipeline=pages)]
         assert app.run_until_idle().done == 4
         assert at_once == [1, -1] * 4
-        app.limit("host", concurrency=1)
+        app.limit("host", concurrency=1, new=True)
         for id_ in ids:  # what does not fetch anew is not limited
             app.requeue(id_, from_stage="read")
         assert [limit.parked for limit in app.limits()] == [0]
@@ -220,7 +220,7 @@ def test_every_key_has_the_pipelines_limit_unless_it_has_its_own(store_url: str)
     def fetch(doc: Document) -> None: ...
 
     with trial(pipeline, store=store_url, concurrency=20) as app:
-        app.limit("fast.example", concurrency=5)
+        app.limit("fast.example", concurrency=5, new=True)
         for host in ("a.example", "b.example", "fast.example"):
             pages = [{"text": f"{host} {n}", "meta": {"host": host}} for n in range(6)]
             app.add_many(pages, pipeline=pipeline)  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_requeued_document_is_still_limited(store_url: str) -> None:
     def fetch(doc: Document) -> None: ...
 
     with trial(pipeline, store=store_url, concurrency=10) as app:
-        app.limit("host", concurrency=1)
+        app.limit("host", concurrency=1, new=True)
         added = app.add_many([{"text": str(n)} for n in range(3)], pipeline=pipeline)
         assert drain(app).done == 3
         for one in added:
@@ -247,7 +247,7 @@ def test_a_limit_that_lets_nothing_through_is_refused(limits: dict[str, Any]) ->
     pipeline, _ = two_stages()
     with trial(pipeline) as app:
         with pytest.raises(InputInvalid):
-            app.limit("host", **limits)
+            app.limit("host", **limits, new=True)
         with pytest.raises(InputInvalid):
             app.weigh("org", 0)
 
@@ -259,7 +259,7 @@ def test_a_rate_limit_lets_documents_start_at_that_pace(store_url: str) -> None:
     def fetch(doc: Document) -> None: ...
 
     with trial(pipeline, store=store_url, concurrency=10) as app:
-        app.limit("host", rate_per_s=2)
+        app.limit("host", rate_per_s=2, new=True)
         app.add_many([{"text": str(n)} for n in range(8)], pipeline=pipeline)
         started = []
         for _ in range(6):
@@ -335,6 +335,6 @@ def test_a_limit_may_have_any_key(store_url: str) -> None:
     def read(doc: Document) -> None: ...
 
     with trial(pipeline, store=store_url) as app:
-        app.limit("host~", concurrency=1)
+        app.limit("host~", concurrency=1, new=True)
         app.add(text="a", pipeline=pipeline)
         assert drain(app).done == 1

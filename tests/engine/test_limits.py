@@ -73,9 +73,9 @@ def test_all_three_limits_hold_for_one_document(store_url: str) -> None:
     with Perdure(store_url, pipelines=[books], concurrency=8) as app:
         for org in ("acme", "other"):
             app.add_many([{"text": f"{org} {n}", "org": org} for n in range(6)], pipeline=books)
-        app.limit("org:acme", concurrency=1)
-        app.limit("dependency:llm", concurrency=2)
-        app.limit("host", concurrency=3)
+        app.limit("org:acme", concurrency=1, new=True)
+        app.limit("dependency:llm", concurrency=2, new=True)
+        app.limit("host", concurrency=3, new=True)
         assert app.run_until_idle().done == 12
         assert peak.most["acme"] == 1
         assert peak.most["llm"] <= 2
@@ -101,7 +101,7 @@ def test_a_document_that_comes_back_to_a_dependency_needs_room_again(store_url: 
         return think
 
     with Perdure(store_url, pipelines=[books], concurrency=6) as app:
-        app.limit("dependency:llm", concurrency=1)
+        app.limit("dependency:llm", concurrency=1, new=True)
         app.add_many([{"text": str(n)} for n in range(6)], pipeline=books)
         assert app.run_until_idle().done == 6
         assert peak.most["llm"] == 1
@@ -121,7 +121,7 @@ def test_the_limit_of_a_dependency_holds_for_a_stage_with_a_fallback(store_url: 
         return "guessed"
 
     with Perdure(store_url, pipelines=[pictures], concurrency=6) as app:
-        app.limit("dependency:sight", concurrency=2)
+        app.limit("dependency:sight", concurrency=2, new=True)
         app.add_many([{"text": str(n)} for n in range(8)], pipeline=pictures)
         assert app.run_until_idle().done == 8
         assert 1 <= peak.most["sight"] <= 2
@@ -140,7 +140,7 @@ def test_a_rate_starts_so_many_a_second_and_a_retry_counts_again(store_url: str)
             raise Transient("once")
 
     with trial(books, store=store_url, concurrency=10) as app:
-        app.limit("org:default", rate_per_s=2)
+        app.limit("org:default", rate_per_s=2, new=True)
         app.add_many([{"text": str(n)} for n in range(4)], pipeline=books)
         counts = []
         for _ in range(6):
@@ -160,7 +160,7 @@ def test_why_names_the_limit_and_how_to_change_it(store_url: str) -> None:
 
     with trial(books, store=store_url, concurrency=10) as app:
         app._call(app.service.store.register("worker", "host:1", ["documents"]))
-        app.limit("org:default", rate_per_s=0.5)
+        app.limit("org:default", rate_per_s=0.5, new=True)
         ids = [added.id for added in app.add_many([{"text": str(n)} for n in range(3)], pipeline=books)]
         assert tick(app) == 1
         told = next(app.why(id_) for id_ in ids if app.status(id_).state == "queued")

@@ -64,6 +64,28 @@ def test_pipeline_and_document_may_say_otherwise(
         assert len(app.attempts(id_)) == attempts
 
 
+def test_a_stage_may_say_otherwise(store_url: str) -> None:
+    made = Pipeline("own")
+
+    @made.stage
+    def read(doc: Document) -> str:
+        if "read" in doc.text:
+            raise Transient("busy")
+        return doc.text
+
+    @made.stage(attempts=2, backoff_s=7)
+    def hasty(read: str) -> str:
+        raise Transient("busy")
+
+    with trial(made, store=store_url) as app:
+        first, second = (
+            app.add(text=text, pipeline="own", collection="threads").id for text in ("read", "go")
+        )
+        drain(app)
+        assert waits(app, first) == MINUTES[LIMITS["threads"]]
+        assert [one.delay_ms for one in app.attempts(second)] == [7_000, None]
+
+
 def test_the_variables_reach_ones_own_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETRY_JOB_MAX_ATTEMPTS_CHUNKS", "2")
     monkeypatch.setenv("RETRY_JOB_BASE_DELAY_SECONDS", "60")

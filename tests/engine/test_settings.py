@@ -64,7 +64,7 @@ def test_documents_wait_for_the_service_that_their_app_names(store_url: str) -> 
         trial(documents, settings=Settings(embedder="hashing")) as near,
     ):
         for app in (far, near):
-            app.hold("openai", "maintenance")
+            app.hold("openai", "maintenance", new=app is near)
             app.add(text="Whales sing.", pipeline=documents)
         assert (drain(far).held, drain(near).done) == (1, 1)
 

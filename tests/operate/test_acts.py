@@ -54,7 +54,7 @@ def test_every_act_is_in_the_trail_with_who_what_and_why(store_url: str) -> None
         app.resume("documents", reason="disk emptied", who="bob")
         app.hold("ocr", "no answers", who="eve")
         app.release("ocr", "answers", who="eve")
-        app.limit("slow.example", concurrency=2, reason="asked to", who="eve")
+        app.limit("slow.example", concurrency=2, reason="asked to", who="eve", new=True)
         app.weigh("acme", 2, reason="pays", who="eve")
         told = [(act.who, act.verb, act.target, act.reason) for act in reversed(app.acts())]
         assert told == [
@@ -143,10 +143,42 @@ def test_one_that_was_raised_can_be_put_back(store_url: str) -> None:
 
 def test_limits_are_shown_with_who_waits_for_room(store_url: str) -> None:
     with trial(books, store=store_url) as app:
-        app.limit("slow.example", concurrency=2)
+        app.limit("slow.example", concurrency=2, new=True)
         for n in range(5):
             app.add(text=f"a{n}", pipeline=books, meta={"host": "slow.example"})
         (found,) = app.limits()
         assert (found.key, found.concurrency, found.rate_per_s) == ("slow.example", 2, None)
         assert (found.used, found.parked) == (2, 3)
         assert app.limits("other") == []
+
+
+def test_acts_are_found_by_an_abbreviated_id(store_url: str) -> None:
+    with trial(books, store=store_url) as app:
+        first, second, third = (app.add(text=text, pipeline=books).id for text in ("a", "b", "c"))
+        for id_ in (first, second):
+            app.cancel(id_, who="ann")
+        app.delete(second, who="ann")
+        shared = next(n for n in range(6, 36) if len({id_[:n] for id_ in (first, second, third)}) == 3)
+        assert [act.target for act in app.acts(target=first[:shared])] == [first]
+        assert {act.verb for act in app.acts(target=second[:shared])} == {"cancel", "purge"}, "it is deleted"
+        assert app.acts(target=third[:shared]) == []
+        with pytest.raises(InputInvalid, match="several documents") as refused:
+            app.acts(target=first[:6])
+        assert refused.value.code == "id_ambiguous"
+        app.pause("documents")
+        assert [act.verb for act in app.acts(target="documents")] == ["pause"]
+
+
+def test_keys_and_webhooks_are_named_by_the_beginning_of_their_ids(store_url: str) -> None:
+    with trial(books, store=store_url) as app:
+        (key, _), (other, _) = app.add_key("acme"), app.add_key("acme")
+        assert app.revoke_key(key.id[:8]) == key.id
+        all_keys = app.keys()
+        assert {one.id: one.revoked_ms is None for one in all_keys} == {key.id: False, other.id: True}
+        for wrong in (key.id[:8], other.id[:3], "zzzzzz"):
+            with pytest.raises(InputInvalid) as refused:
+                app.revoke_key(wrong)
+            assert refused.value.code == "key_unknown"
+        hook = app.add_webhook("https://example.org/hook")
+        assert app.remove_webhook(hook.id[:8]) == hook.id
+        assert app.webhooks() == []

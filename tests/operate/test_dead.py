@@ -111,7 +111,7 @@ def test_groups_say_how_many_since_when_and_what_to_do(store_url: str) -> None:
         assert (bad.example, bad.message, bad.last_ms - bad.first_ms) == (last, "cannot be read", 60_000)
         assert (bad.action, gone.action, gone.count) == ("look", "fix", 1)
         assert [group.fingerprint for group in app.groups(code="http_404")] == [gone.fingerprint]
-        app.hold("nothing")  # what is down and not needed changes nothing
+        app.hold("nothing", new=True)  # what is down and not needed changes nothing
         assert app.groups()[0].action == "look"
 
 
@@ -147,7 +147,7 @@ def test_what_begins_anew_stands_before_its_first_stage_and_under_its_limit(stor
     limited: dict[str, Any] = {"concurrency_key": lambda doc: "ours", "concurrency_until": "read"}
     with opened(store_url, **limited) as app:
         resumed, anew = added(app, "bad", "bad too")
-        app.limit("ours", concurrency=1)
+        app.limit("ours", concurrency=1, new=True)
         app.requeue_dead([resumed])
         assert (app.status(resumed).stage, app.limits("ours")[0].used) == ("parse", 0)
         app.requeue_dead([anew], how={"fresh": True})

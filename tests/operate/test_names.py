@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from perdure import Document, Permanent, Pipeline
+from perdure import Document, Perdure, Permanent, Pipeline
 from perdure.cli.main import app as command
 from perdure.errors import InputInvalid
 from perdure.operate.nearest import nearest
@@ -74,15 +74,20 @@ def test_hold_and_limit(store_url: str) -> None:
     with trial(letters(), store=store_url) as app:
         app.add(text="good", pipeline="letters")
         with pytest.raises(InputInvalid, match="did you mean: scales") as refused:
-            app.hold("scalse", new=False)
+            app.hold("scalse")
         assert refused.value.code == "dependency_unknown"
-        with pytest.raises(InputInvalid, match=r"did you mean: slow\.example") as refused:
-            app.limit("slow.exampel", concurrency=1, new=False)
+        with pytest.raises(InputInvalid, match=r"did you mean: slow\.example.*new=True") as refused:
+            app.limit("slow.exampel", concurrency=1)
         assert refused.value.code == "limit_key_unknown"
-        app.hold("scales", new=False)
-        app.limit("slow.example", concurrency=1, new=False)
-        app.limit("other.example", concurrency=1)
-        app.limit("other.example", concurrency=2, new=False)
+        with pytest.raises(InputInvalid, match="there are: org:default"):
+            app.limit("org:zz", concurrency=1)
+        assert app.acts() == []
+        assert [one.key for one in app.limits()] == ["slow.example"], "the pipeline's own"
+        assert {one.name: one.state for one in app.dependencies()} == {"scales": "up"}
+        app.hold("scales")
+        app.limit("slow.example", concurrency=1)
+        app.limit("other.example", concurrency=1, new=True)
+        app.limit("other.example", concurrency=2)
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -95,3 +100,10 @@ def test_the_commands(tmp_path: Path) -> None:
         assert refused.exit_code != 0
         assert "did you mean" in str(refused.exception) + refused.output
         assert run.invoke(command, [*words, "--new", "--store", url]).exit_code == 0
+
+
+def test_an_empty_store_has_no_queue_to_name(store_url: str) -> None:
+    with Perdure(store_url) as app, pytest.raises(InputInvalid) as refused:
+        app.pause("documents")
+    assert str(refused.value) == "there is no queue 'documents' (there are none yet)"
+    assert refused.value.code == "queue_unknown"

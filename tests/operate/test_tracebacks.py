@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from perdure import Document, Pipeline, Result
 from perdure.cli.main import app as command
-from perdure.core.traces import TRACEBACK_MAX
-from perdure.errors import RateLimited
+from perdure.core.traces import TRACEBACK_MAX, traced
+from perdure.errors import PipelineInvalid, RateLimited
 from perdure.testing import drain, trial
 
 PASSWORD = "postgresql://ann:s3cr3t@db.example/x"
@@ -101,6 +101,7 @@ def test_the_command_shows_it(tmp_path: Path) -> None:
     assert "Traceback" in shown
     assert "in parse" in shown
     assert "perdure dead inspect" not in shown
+    assert '    raise KeyError(f"no page at {PASSWORD}") from error' in shown
     groups = CliRunner().invoke(command, ["dead", "groups", "--store", url]).output
     assert f"perdure dead inspect {id_}" in groups
 
@@ -118,3 +119,32 @@ def test_dead_domains_are_one_group(store_url: str, names: tuple[str, ...]) -> N
             app.add(text=name, pipeline="pages")
         drain(app)
         assert [group.count for group in app.groups()] == [3]
+
+
+def test_it_begins_with_the_authors_code_and_lines_are_whole(tmp_path: Path) -> None:
+    made = Pipeline("books", attempts=1)
+
+    @made.stage
+    def read(doc: Document) -> int:
+        return int("the author's own code, in a line that is longer than the sixty columns of the terminal")
+
+    url = f"sqlite:///{tmp_path}/s.db"
+    with trial(made, store=url) as app:
+        id_ = app.add(text="seven", pipeline="books").id
+        drain(app)
+        kept = (app.inspect(id_).traceback or "").splitlines()
+    assert kept[0] == "Traceback (most recent call last):"
+    assert kept[1].endswith("in read")
+    assert "test_tracebacks.py" in kept[1]
+    shown = (
+        CliRunner().invoke(command, ["dead", "inspect", id_, "--store", url], env={"COLUMNS": "60"}).output
+    )
+    for line in kept:
+        assert f"  {line}".rstrip() in shown.splitlines()
+
+
+def test_an_error_of_the_engine_keeps_its_frames() -> None:
+    with pytest.raises(PipelineInvalid) as raised:
+        Pipeline("books").stage(lambda: 1)
+    raised.value.__traceback__ = raised.tb.tb_next  # without this test
+    assert "pipeline.py" in (traced(raised.value) or "")

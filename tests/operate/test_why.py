@@ -325,7 +325,7 @@ def test_every_state_of_a_real_store_has_its_sentence(store_url: str) -> None:
         tick(app)
         assert "1 more died of the same" in app.why(worse).sentence
         app.release("ocr")
-        app.limit("h", concurrency=1)
+        app.limit("h", concurrency=1, new=True)
         first, second = (app.add(text=t, pipeline=books, meta={"host": "h"}).id for t in "xy")
         assert "1 of 1 are let in, 1 waits" in app.why(second).sentence
         app.cancel(first, reason="not wanted", who="ann")

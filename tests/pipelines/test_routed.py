@@ -51,6 +51,18 @@ def test_an_image_behind_a_url_has_variants_and_metadata_under_its_id(store_url:
         assert page.statuses == [200]
 
 
+def test_an_image_behind_a_url_stays_in_the_collection_that_it_was_added_with(store_url: str) -> None:
+    with Web() as web, trial(ALL, store=store_url) as app:
+        Page(web, PICTURE)
+        web.routes["/other"] = lambda hit: hit.answer(200, OTHER, content_type="image/png")
+        kept = app.add(url=web.url("/page"), pipeline="document").id
+        named = app.add(url=web.url("/other"), pipeline="document", collection="images").id
+        drain(app)
+        assert [one.id for one in app.documents(collection="documents", state="done")] == [kept]
+        assert [one.id for one in app.documents(collection="images", state="done")] == [named]
+        assert all(len(app.rows(id_, "variants")) == 6 for id_ in (kept, named))
+
+
 def test_an_image_that_did_not_change_is_not_looked_at_again(store_url: str) -> None:
     with Web() as web, trial(ALL, store=store_url) as app:
         page, url = Page(web, PICTURE), web.url("/page")

@@ -211,7 +211,7 @@ class Client(Operator):
             case 0 | 1:
                 await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)))
             case 2:
-                await self.app.limit("slow", rate_per_s=0.5)
+                await self.app.limit("slow", rate_per_s=0.5, new=True)
             case 3:
                 await self.app.limit("org:c", rate_per_s=2, concurrency=self.rng.choice((1, 2, None)))
             case _:

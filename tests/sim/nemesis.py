@@ -41,8 +41,8 @@ class Nemesis:
         running.set(self.hand)
         self.app = await opened(self.hand, self.book)
         if self.rng.random() < 0.5:
-            await self.app.limit("few", concurrency=2)
-            await self.app.limit("slow", rate_per_s=0.5)
+            await self.app.limit("few", concurrency=2, new=True)
+            await self.app.limit("slow", rate_per_s=0.5, new=True)
         self.clients = [self._new_client() for _ in range(self.rng.choice((1, 2)))]
         self.clients += [self._new_client(kind) for kind in actors(self.world)]
         whole = self.rng.random() < 0.8

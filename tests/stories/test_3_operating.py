@@ -49,7 +49,7 @@ def test_a_paused_queue_waits_until_it_is_resumed() -> None:
 def test_a_limit_bounds_how_many_of_one_key_run_at_once() -> None:
     letters, _ = letters_pipeline()
     with trial(letters, concurrency=10) as app:
-        app.limit("acme", concurrency=2)
+        app.limit("acme", concurrency=2, new=True)
         app.add_many([{"text": str(n), "org": "acme"} for n in range(4)], pipeline=letters)
         app.add_many([{"text": str(n), "org": "other"} for n in range(4)], pipeline=letters)
         assert tick(app) == 6

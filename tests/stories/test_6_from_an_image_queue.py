@@ -67,6 +67,12 @@ def worked(server: Server) -> None:
     server.run(server.service.run_until_idle(wait=10))
 
 
+def polled(client: httpx2.Client, id_: str) -> list[str]:
+    """What a program of the old system sees that asks for the status, in its words."""
+    found = client.get(f"/v3/documents/{id_}", params={"words": "images"}).json()
+    return [found["status"], found["state"]]
+
+
 def got(client: httpx2.Client, id_: str) -> dict[str, Any]:
     found: dict[str, Any] = client.get(f"/v3/documents/{id_}").json()
     return found
@@ -91,7 +97,9 @@ def test_an_image_is_pending_then_completed_with_variants_and_metadata(
     assert [
         one["id"] for one in client.get("/v3/documents", params={"state": "pending"}).json()["documents"]
     ] == [id_]
+    assert polled(client, id_) == ["pending"] * 2
     worked(shop)
+    assert polled(client, id_) == ["completed"] * 2
     listed = client.get("/v3/documents", params={"state": "completed", "collection": "images"}).json()[
         "documents"
     ]
@@ -132,7 +140,25 @@ def test_a_broken_image_is_failed_with_its_code_and_can_be_deleted(shop: Server)
     client = shop.client("acme")
     id_ = uploaded(client, PICTURE[: len(PICTURE) // 2])
     worked(shop)
+    assert polled(client, id_) == ["failed"] * 2
     failed = client.get("/v3/documents", params={"state": "failed"}).json()["documents"]
     assert [(one["id"], one["error"]["code"]) for one in failed] == [(id_, "image_truncated")]
     assert client.delete(f"/v3/documents/{id_}").json()["answer"] == "purged"
     assert client.get(f"/v3/documents/{id_}").status_code == 404
+
+
+@pytest.mark.parametrize("word", ["image", "jpeg", "jpg", "png", "file"])
+def test_an_upload_may_say_that_it_is_an_image(word: str, shop: Server, vision: OpenAIServer) -> None:
+    vision.always = said(SEEN)
+    client = shop.client("acme")
+    raw = {"Content-Type": "application/octet-stream"}
+    for answer in (
+        client.post("/v3/documents", files={"file": ("shop", PICTURE)}, data={"type": word}),
+        client.post("/v3/documents", content=PICTURE, params={"type": word}, headers=raw),
+    ):
+        assert answer.status_code in (200, 201), answer.text
+    worked(shop)
+    (told,) = client.get("/v3/documents", params={"collection": "images", "state": "completed"}).json()[
+        "documents"
+    ]
+    assert told["pipeline"] == "image"

@@ -102,7 +102,7 @@ def test_priority_delay_pause_and_a_limit_by_key() -> None:
         app.add(text="high", priority=10, pipeline=queue)
         assert tick(app) == 0
         app.resume("documents")
-        app.limit("default", concurrency=1)
+        app.limit("default", concurrency=1, new=True)
         drain(app)
         assert ran == ["high", "low", "later"]
 
@@ -146,7 +146,10 @@ def test_a_poller_reads_the_fields_of_a_job(tmp_path: Path) -> None:
         added = client.post("/v3/documents", json={"text": "hello", "pipeline": queue.name}).json()
         at_once = client.get(f"/v3/documents/{added['id']}").json()
         assert at_once["status"] == "queued"
+        words = {"words": "bullmq"}
+        assert client.get(f"/v3/documents/{added['id']}", params=words).json()["status"] == "waiting"
         server.run(server.service.run_until_idle())
+        assert client.get(f"/v3/documents/{added['id']}", params=words).json()["status"] == "completed"
         found = client.get(f"/v3/documents/{added['id']}").json()
         assert {
             "status", "stage", "attempts_made", "last_attempt_at", "completed_stages", "last_heartbeat", "progress",

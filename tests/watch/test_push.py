@@ -66,12 +66,16 @@ def test_sweeps_add_up_and_one_whose_push_failed_is_made_good(gateway: str, tmp_
     assert ran == 3
 
 
-def test_without_an_address_the_sweep_is_done_and_the_mistake_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("sweep", "--once"), ("worker",), ("serve", "--port", "0")], ids=" ".join
+)
+def test_without_an_address_nothing_starts(command: tuple[str, ...], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/perdure.db"
     succeeded("migrate", "--store", store)
-    ended = perdure("sweep", "--once", "--store", store, METRICS_BACKEND="prometheus_pushgateway")
-    assert ended.returncode == 3
-    assert "PUSHGATEWAY_URL is not set" in ended.stderr
+    ended = perdure(*command, "--store", store, METRICS_BACKEND="prometheus_pushgateway")
+    assert ended.returncode == 2
+    assert "needs PUSHGATEWAY_URL [setting_invalid]" in ended.stderr
+    assert "serving" not in ended.stderr
 
 
 async def two_hosts(gateway: str, url: str) -> None:

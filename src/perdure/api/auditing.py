@@ -16,6 +16,7 @@ from perdure.api.caller import Operator
 from perdure.api.overview import AuditView, LastAudit
 from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Service
+from perdure.api.views import Act
 from perdure.operate.audit import Audit, Progress
 from perdure.service import AsyncPerdure
 
@@ -31,7 +32,7 @@ async def last(service: Service, caller: Operator) -> LastAudit:
 
 @router.post("", response_model=AuditView)
 async def run(
-    request: Request, service: Service, caller: Operator,
+    request: Request, service: Service, caller: Operator, act: Act | None = None,
     recount: Annotated[bool, Query(description="Count anew first; changes counters, nothing else.")] = False,
 ) -> Response | AuditView:  # fmt: skip
     """Look at every document and every row, beside whoever works. Asked for `application/x-ndjson` it tells how far it
@@ -40,17 +41,19 @@ async def run(
     if auditing.locked():
         raise Refused(409, "audit_running", "an audit runs here already; wait for it", retry_after_s=10)
     if NDJSON in request.headers.get("accept", ""):
-        return StreamingResponse(_steps(service, recount, caller.who, auditing), media_type=NDJSON)
+        steps = _steps(service, recount, caller.who, (act or Act()).reason, auditing)
+        return StreamingResponse(steps, media_type=NDJSON)
     async with auditing:
-        return _view(await service.audit(recount=recount, who=caller.who))
+        return _view(await service.audit(recount=recount, who=caller.who, reason=(act or Act()).reason))
 
 
 async def _steps(
-    service: AsyncPerdure, recount: bool, who: str, auditing: asyncio.Lock
+    service: AsyncPerdure, recount: bool, who: str, reason: str, auditing: asyncio.Lock
 ) -> AsyncIterator[bytes]:
     told: asyncio.Queue[Progress | None] = asyncio.Queue()
     async with auditing:
-        audit = asyncio.create_task(service.audit(recount=recount, progress=told.put_nowait, who=who))
+        work = service.audit(recount=recount, progress=told.put_nowait, who=who, reason=reason)
+        audit = asyncio.create_task(work)
         audit.add_done_callback(lambda _: told.put_nowait(None))
         try:
             while (one := await told.get()) is not None:

@@ -28,8 +28,10 @@ TYPES = {
     "html": "text/html", "markdown": "text/markdown", "text": "text/plain", "pdf": "application/pdf",
     "epub": "application/epub+zip", "eml": "message/rfc822", "mbox": "application/mbox",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "jpeg": "image/jpeg", "jpg": "image/jpeg", "png": "image/png", "gif": "image/gif", "webp": "image/webp",
+    "avif": "image/avif", "heic": "image/heic", "tiff": "image/tiff", "bmp": "image/bmp", "jp2": "image/jp2",
 }  # fmt: skip
-KINDS = ("url", "file", "json", "document")  # said of what is there to be seen anyway
+KINDS = ("url", "file", "json", "document", "image")  # said of what is there to be seen anyway
 LISTED = "body.documents"  # as errors of the framework name it
 NO_META = b"{}"
 

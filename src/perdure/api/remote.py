@@ -36,14 +36,14 @@ async def finish(request: Request, service: Service, caller: Writer, id_: Docume
     async with json_body(request, limits) as body:
         how = How(limits.json_values, room=body.room)
         token, job, output = await read_body(request, caller.org, body, of_finish, body.json or b"", how)
-        await service.status(id_, caller.org)
+        id_ = (await service.status(id_, caller.org)).id
         return acted(id_, await service.remote_finish(id_, token, output, org=caller.org, job=job))
 
 
 @router.post("/fail", response_model=Acted)
 async def fail(service: Service, caller: Writer, id_: DocumentId, answer: FailedStage) -> Acted:
     """It could not be done; decided like any other failure."""
-    await service.status(id_, caller.org)
+    id_ = (await service.status(id_, caller.org)).id
     said = await service.remote_fail(
         id_, answer.token, code=answer.code, message=answer.message, retryable=answer.retryable,
         retry_after_s=answer.retry_after_s, org=caller.org, job=answer.job,
@@ -54,5 +54,5 @@ async def fail(service: Service, caller: Writer, id_: DocumentId, answer: Failed
 @router.post("/beat", response_model=Acted)
 async def beat(service: Service, caller: Writer, id_: DocumentId, answer: Answered) -> Acted:
     """It is being worked on; the lease begins anew."""
-    await service.status(id_, caller.org)
+    id_ = (await service.status(id_, caller.org)).id
     return acted(id_, await service.remote_beat(id_, answer.token, org=caller.org, job=answer.job))

@@ -1,22 +1,18 @@
 """`perdure serve`: the HTTP server, with workers beside it that live and die with it.
 
 A worker is a process of its own (a supervisor with its child): a stage that crashes or holds the interpreter cannot
-touch the server. One that ends unasked is started again, ever more slowly.
+touch the server (`workers_beside`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
-import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any
 
@@ -26,24 +22,22 @@ from fastapi import FastAPI
 from perdure.api.build import build
 from perdure.api.caller import is_loopback
 from perdure.api.connections import HEAD_BYTES_MAX, Guarded, log_seldom, raise_descriptors
+from perdure.api.workers_beside import WorkersBeside
 from perdure.core.frozen import frozen
 from perdure.engine.child_process import WAIT_S
 from perdure.engine.collector import calm_collector
 from perdure.engine.loop_watch import alarm
 from perdure.engine.memory import few_arenas
+from perdure.engine.supervisor import USAGE
 from perdure.errors import SettingInvalid, StoreBusy, StoreUnavailable
 from perdure.service import AsyncPerdure
 from perdure.watch.log import configure, log_events
 
 log = logging.getLogger("perdure.api")
 BACKLOG = 128  # connections that are accepted before the first is looked at: a burst needs descriptors, too
-AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-STEADY_S = 60.0  # of life, after which a worker's end is forgotten
-STOP_S = 30.0
 REQUESTS_S = 5  # that requests which are under way have when the server stops
 TICK_S = 0.1  # between looks for a signal while the store is waited for
 THREADS = 64  # that wait for disks; each is started when there is something to do for it
-BEHIND = 5  # levels of niceness that a worker stands behind its server
 
 
 @frozen
@@ -73,6 +67,10 @@ class Server(uvicorn.Server):
     ready: Callable[[int], None] | None = None  # called with the port once it listens
     stops: Callable[[], None] | None = None  # called when it begins to stop
 
+    def leave(self) -> None:
+        """Stop as a signal would have it."""
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.ready is not None and sockets:
@@ -101,10 +99,11 @@ def configured(app: FastAPI, **more: Any) -> uvicorn.Config:
 async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], None] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status. `ready` is called with the port once the server listens.
 
-    A store that cannot be reached is waited for. Raises: SettingInvalid if the address cannot be listened on,
-    StoreError if the store cannot be used.
+    A store that cannot be reached is waited for. Raises: SettingInvalid if a setting is wrong or the address cannot be
+    listened on, StoreError if the store cannot be used.
     """
     check(serving)
+    service.check_settings()  # a worker beside it would refuse them, too
     configure(service.settings.log_level, service.settings.log_format)
     log_events(service.events)
     raise_descriptors()
@@ -122,7 +121,8 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
     service.store.must_write()
     calm_collector()
     use_many_threads()
-    beside = [asyncio.create_task(_worker(serving, n)) for n in range(serving.workers)]
+    workers = app.state.workers = WorkersBeside(serving.target, serving.store, serving.workers, server.leave)
+    beside = [asyncio.create_task(workers.keep(n)) for n in range(serving.workers)]
     if service.settings.loop_stall_s:
         beside.append(asyncio.create_task(alarm(service.settings.loop_stall_s)))
 
@@ -145,7 +145,7 @@ async def serve(service: AsyncPerdure, serving: Serving, ready: Callable[[int], 
         if server.stops is not None:
             stop_beside()
         await asyncio.gather(*beside, return_exceptions=True)
-    return 0 if server.started else 1
+    return USAGE if workers.refused else 0 if server.started else 1
 
 
 def use_many_threads() -> None:
@@ -197,41 +197,3 @@ async def _start(service: AsyncPerdure) -> None:
         except (StoreUnavailable, StoreBusy) as error:
             log.warning("waiting for the store: %s", error)
             await asyncio.sleep(pause_s)
-
-
-async def _worker(serving: Serving, number: int) -> None:
-    """Keep a worker running until this is cancelled; then it is stopped in good order."""
-    options = json.dumps({"store": serving.store, "with_parent": True})
-    environment = os.environ | ({"PERDURE_STORE": serving.store} if serving.store else {})
-    ends, loop = 0, asyncio.get_running_loop()
-    while True:
-        began_s = loop.time()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "perdure.cli.supervise", serving.target, options, stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True, env=environment,
-        )  # fmt: skip
-        with suppress(OSError):  # what is asked for is answered before what can wait
-            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + BEHIND)
-        try:
-            status = await process.wait()
-        except asyncio.CancelledError:
-            await _stop(process)
-            raise
-        ends = 0 if loop.time() - began_s > STEADY_S else ends + 1
-        wait_s = AGAIN_S[min(ends, len(AGAIN_S)) - 1] if ends else 0.0
-        print(
-            f"perdure: worker {number + 1} ended with status {status}; again in {wait_s:g} s", file=sys.stderr
-        )
-        await asyncio.sleep(wait_s)
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,7 +33,11 @@ class RerunWhere(BaseModel):
     model: Text | None = Field(default=None, description="That saved the stage; empty: none.")
     version: Whole | None = None
     collection: Text | None = None
-    state: Literal["done", "dead", "cancelled"] | None = None
+    state: Text | None = Field(
+        default=None,
+        description="done, dead or cancelled, or a word of other systems for one.",
+        examples=["done"],
+    )
 
 
 class RerunAct(Act):

@@ -49,7 +49,9 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Text | None = Field(
-        default=None, description="A media type, or a word: html, markdown, text, pdf, epub, docx, eml, mbox.",
+        default=None,
+        description="A media type, or a word: html, markdown, text, pdf, epub, docx, eml, mbox, jpeg, png, gif, webp, "
+        "avif, heic, tiff, bmp, jp2; image: the content says which.",
         examples=["application/pdf", "markdown"],
     )  # fmt: skip
     name: Text | None = Field(default=None, description="What to call it.", examples=["paper.pdf"])

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perdure.api.caller import Reader, Writer
 from perdure.api.refused import Refused
 from perdure.api.shared import PROBLEMS, Bounded, OnceKey, Service
-from perdure.api.views import at, time_of
+from perdure.api.views import Act, at, time_of
 from perdure.errors import InputInvalid, host_shown
 from perdure.store.feed import NAMES
 from perdure.store.webhooks import Delivery, Webhook
@@ -127,15 +127,17 @@ async def deliveries(
 
 
 @router.post("/deliveries/retry", response_model=Retried)
-async def retry_all(service: Service, caller: Writer) -> Retried:
+async def retry_all(service: Service, caller: Writer, act: Act | None = None) -> Retried:
     """Send everything again that was given up."""
-    return Retried(deliveries=await service.retry_deliveries(org=caller.org, who=caller.who))
+    reason = (act or Act()).reason
+    return Retried(deliveries=await service.retry_deliveries(org=caller.org, who=caller.who, reason=reason))
 
 
 @router.post("/deliveries/{id}/retry", response_model=Retried)
-async def retry(service: Service, caller: Writer, id_: DeliveryId) -> Retried:
+async def retry(service: Service, caller: Writer, id_: DeliveryId, act: Act | None = None) -> Retried:
     """Send one again that was given up."""
-    sent = await service.retry_deliveries(id_, org=caller.org, who=caller.who)
+    reason = (act or Act()).reason
+    sent = await service.retry_deliveries(id_, org=caller.org, who=caller.who, reason=reason)
     if not sent:
         raise Refused(404, "delivery_unknown", f"there is no dead delivery {id_} here")
     return Retried(deliveries=sent)

@@ -31,12 +31,10 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Delete a document that has ended, with everything that is its own; its children stay."""
-    from perdure.cli.opened import opened
-    from perdure.cli.operator import answered
+    from perdure.cli.operator import acted, answered
 
-    answered(
-        document, opened(store, lambda app: app.delete(document, cancel=cancel, reason=reason, who=who)), json
-    )
+    deleted = acted(store, document, lambda app, id_: app.delete(id_, cancel=cancel, reason=reason, who=who))
+    answered(*deleted, json)
 
 
 def content(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.padding import Padding
 from rich.text import Text
 
-from perdure.cli.drawing import console, part, plain, table
+from perdure.cli.drawing import console, part, plain, table, unwrapped
 from perdure.cli.saying import visible
 from perdure.operate.dead import DeadPage, Inspected
 from perdure.operate.groups import Group
@@ -113,7 +113,7 @@ def show_inspected(found: Inspected, now_ms: int, as_json: bool) -> None:
     out.print()
     part(out, "Message", Padding(Text(one.message), (0, 0, 0, 2)))
     if found.traceback:
-        part(out, "Traceback", Padding(Text(visible(found.traceback, lines=True)), (0, 0, 0, 2)))
+        unwrapped(out, "Traceback", visible(found.traceback, lines=True))
     if found.meta:
         part(out, "Metadata", Text(json.dumps(found.meta, ensure_ascii=False, indent=2)))
     attempts = table("at", "claim", "stage", "outcome", "why")

@@ -60,6 +60,14 @@ def part(out: Console, title: str, *body: RenderableType) -> None:
     out.print()
 
 
+def unwrapped(out: Console, title: str, text: str) -> None:
+    """A titled part whose lines stay as long as they are."""
+    out.print(Text(title, style="bold"))
+    for line in text.splitlines():
+        out.print(Text(f"  {line}".rstrip()), soft_wrap=True)
+    out.print()
+
+
 def plain(out: Console, *body: RenderableType) -> None:
     """As it is on a terminal; a file has no use for blanks at the ends of lines."""
     if out.is_terminal:

@@ -27,8 +27,9 @@ def _since(said: str) -> Any:
 def list_(
     state: Annotated[
         str | None,
-        typer.Option("--state", "--status", help="Only those in this state: queued, held, dead, failed …"),
+        typer.Option("--state", help="Only those in this state: queued, held, dead, failed …"),
     ] = None,
+    status: Annotated[str | None, typer.Option("--status", help="The same as --state.")] = None,
     collection: Annotated[str | None, typer.Option(help="Only of this collection.")] = None,
     pipeline: Annotated[str | None, typer.Option(help="Only of this pipeline.")] = None,
     org: Annotated[str | None, typer.Option(help="Only of this organisation.")] = None,
@@ -54,7 +55,8 @@ def list_(
     found = opened(
         store,
         lambda app: app.documents(
-            state=state, org=org, collection=collection, pipeline=pipeline, name=name, words=words, after=after,
+            state=state, status=status, org=org, collection=collection, pipeline=pipeline, name=name, words=words,
+            after=after,
             created_after=moment(created_after), created_before=moment(created_before),
             finished_after=moment(finished_after), finished_before=moment(finished_before), limit=limit,
         ),

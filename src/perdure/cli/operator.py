@@ -59,14 +59,14 @@ def requeue(
 
     due = moment(at, datetime.now(UTC)) if at is not None else None
 
-    async def run(app: AsyncPerdure) -> str:
+    async def run(app: AsyncPerdure, id_: str) -> str:
         try:
-            return await app.requeue(document, from_stage=stage, only=only, at=due, reason=reason, who=who)
+            return await app.requeue(id_, from_stage=stage, only=only, at=due, reason=reason, who=who)
         except PipelineUnknown as error:
             raise PipelineUnknown(f"{error}; name the app that has it with --app MODULE:APP") from None
 
     when = f", not before {due:%Y-%m-%d %H:%M:%SZ}" if due is not None else ""
-    answered(document, _act(store, run, service(target, store)), json, when)
+    answered(*acted(store, document, run, service(target, store)), json, when)
 
 
 def cancel(
@@ -74,7 +74,7 @@ def cancel(
     json: JsonOption = False,
 ) -> None:  # fmt: skip
     """End a document now, whatever it is doing."""
-    answered(document, _act(store, lambda app: app.cancel(document, reason=reason, who=who)), json)
+    answered(*acted(store, document, lambda app, id_: app.cancel(id_, reason=reason, who=who)), json)
 
 
 def priority(
@@ -92,13 +92,14 @@ def priority(
     from perdure.errors import InputInvalid
 
     if value == "first":
-        return answered(document, _act(store, lambda app: app.raise_(document, reason=reason, who=who)), json)
+        raised = acted(store, document, lambda app, id_: app.raise_(id_, reason=reason, who=who))
+        return answered(*raised, json)
     try:
         number = int(value)
     except ValueError:
         raise InputInvalid(f"a priority is a number from -100 to 100, or `first`, not {value!r}") from None
-    act = _act(store, lambda app: app.priority(document, number, reason=reason, who=who))
-    return answered(document, act, json)
+    changed = acted(store, document, lambda app, id_: app.priority(id_, number, reason=reason, who=who))
+    return answered(*changed, json)
 
 
 def pause(
@@ -178,7 +179,10 @@ def limit(
     async def run(app: AsyncPerdure) -> Any:
         if changes and key is not None:
             await app.limit(key, concurrency=concurrency, rate_per_s=rate, reason=reason, who=who, new=new)
-        return await app.limits(key)
+        found = await app.limits(key)
+        if not found and key is not None:
+            await app.known_limit_key(key)
+        return found
 
     show_limits(_act(store, run), json)
 
@@ -246,6 +250,23 @@ def _act(
 def _changed(name: str, state: str, words: str, as_json: bool) -> None:
     """Print what it is now, as the HTTP API answers it or in words."""
     say(jsonlib.dumps({"name": name, "state": state}) if as_json else words)
+
+
+def acted(
+    address: str | None, document: str, act: Callable[[AsyncPerdure, str], Awaitable[str]],
+    given: AsyncPerdure | None = None,
+) -> tuple[str, str]:  # fmt: skip
+    """Do something to a document whose id may be abbreviated: its whole id, and the answer."""
+
+    async def run(app: AsyncPerdure) -> tuple[str, str]:
+        from perdure.operate.whole_ids import whole
+
+        found = await whole(app.store, document, None)
+        id_ = document if found is None else found[1]
+        return id_, await act(app, id_)
+
+    found: tuple[str, str] = _act(address, run, given)
+    return found
 
 
 def answered(document: str, answer: str, as_json: bool = False, more: str = "") -> None:

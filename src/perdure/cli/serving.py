@@ -131,7 +131,7 @@ def key_revoke(
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        await app.revoke_key(id_, who, reason)
-        say(jsonlib.dumps({"id": id_, "answer": "revoked"}) if json else f"revoked {id_}")
+        whole = await app.revoke_key(id_, who, reason)
+        say(jsonlib.dumps({"id": whole, "answer": "revoked"}) if json else f"revoked {whole}")
 
     opened(store, act)

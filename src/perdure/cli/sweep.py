@@ -72,7 +72,7 @@ def _pushing(app: AsyncPerdure) -> After | None:
         return None
     from perdure.watch.push import Pusher
 
-    return Pusher(app.settings.pushgateway_url, app.url, app.store, app.measure().boards).push
+    return Pusher(app.settings.gateway(), app.url, app.store, app.measure().boards).push
 
 
 async def _sweep(

@@ -84,8 +84,8 @@ def remove(
     from perdure.cli.opened import opened
 
     async def act(app: AsyncPerdure) -> None:
-        await app.remove_webhook(id_, org=org, who=who, reason=reason)
-        say(jsonlib.dumps({"id": id_, "answer": "removed"}) if json else f"removed {id_}")
+        whole = await app.remove_webhook(id_, org=org, who=who, reason=reason)
+        say(jsonlib.dumps({"id": whole, "answer": "removed"}) if json else f"removed {whole}")
 
     opened(store, act)
 

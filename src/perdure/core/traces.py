@@ -7,8 +7,13 @@ import re
 import sys
 import sysconfig
 import traceback
+from pathlib import Path
 
 TRACEBACK_MAX = 8_000
+ENGINE = str(Path(__file__).parents[1] / "engine") + os.sep
+#: What installed packages are in, which is below the directory of Python's own modules.
+INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+PLUMBING = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 #: Where code stands that the author of a stage did not write.
 LIBRARIES = (
     "<frozen",
@@ -17,12 +22,31 @@ LIBRARIES = (
 
 
 def traced(error: BaseException) -> str | None:
-    """The whole traceback with its causes, of another process as its note tells; the end of one that is too long."""
+    """The traceback with its causes, of another process as its note tells; the end of one that is too long."""
     try:
-        text = _without_directories("".join(traceback.format_exception(error)))
+        text = _without_directories(formatted(error))
     except Exception:  # of an exception whose own text cannot be had
         return None
     return text if len(text) <= TRACEBACK_MAX else f"…{text[1 - TRACEBACK_MAX :]}"
+
+
+def formatted(error: BaseException) -> str:
+    """The traceback with its causes, each from the first frame on that is neither the engine's nor Python's. All frames
+    are there if the error was raised without any such."""
+    told = traceback.TracebackException.from_exception(error, compact=True)
+    todo = [told]
+    while todo:
+        one = todo.pop()
+        frames = list(one.stack)
+        first = next((n for n, frame in enumerate(frames) if not _runs_stages(frame.filename)), 0)
+        one.stack = traceback.StackSummary.from_list(frames[first:])
+        todo += filter(None, (one.__cause__, one.__context__, *(one.exceptions or ())))
+    return "".join(told.format())
+
+
+def _runs_stages(path: str) -> bool:
+    """Whether a frame of this file is the engine's or Python's own."""
+    return path.startswith(ENGINE) or (path.startswith(PLUMBING) and not path.startswith(INSTALLED))
 
 
 def place_of(error: BaseException) -> str | None:

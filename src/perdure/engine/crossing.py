@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-import traceback
 from contextlib import suppress
 from types import NoneType
 from typing import Any
 
 from perdure import errors
 from perdure.core.outcome import describe, telling
+from perdure.core.traces import formatted
 from perdure.engine import wire
 from perdure.engine.wire import Malformed
 from perdure.errors import PerdureError, redacted
@@ -107,7 +107,7 @@ def encode_error(error: BaseException) -> bytes:
     """The error as bytes; never fails. One of a class that does not cross is the nearest of its bases that does."""
     named, fields, trace = "", {}, ""
     with suppress(Exception):
-        trace = "".join(traceback.format_exception(error))[-TEXT_MAX:]
+        trace = formatted(error)[-TEXT_MAX:]
     with suppress(Exception):
         error = telling(error)
     for kind in type(error).__mro__:

@@ -15,6 +15,7 @@ from perdure.engine.pipeline import Pipeline
 from perdure.errors import InputInvalid
 from perdure.operate.desk import Desk, stage_of
 from perdure.operate.nearest import nearest
+from perdure.operate.whole_ids import whole_target
 from perdure.settings import using
 from perdure.store.operations import Cancel, Raise, Requeue
 from perdure.store.records import Act, LimitRecord
@@ -103,24 +104,24 @@ class Acting(Desk):
     async def _queue(self, name: str) -> str:
         known = sorted(queue.name for queue in await self.store.queues())
         if name not in known:
-            raise InputInvalid(
-                f"there is no queue {name!r} (there are {', '.join(known)})", code="queue_unknown"
-            )
+            there = f"there are {', '.join(known)}" if known else "there are none yet"
+            raise InputInvalid(f"there is no queue {name!r} ({there})", code="queue_unknown")
         return name
 
     async def needed(self) -> list[str]:
         """The names of all dependencies that a pipeline of this app or a row of the store knows."""
-        own = {
-            name for pipeline in self.pipelines.values() for stage in pipeline.stages for name in stage.needs
-        }
+        with using(self.given):
+            stages = [stage for pipeline in self.pipelines.values() for stage in pipeline.stages]
+            own = {name for stage in stages for name in stage.needs}
         lanes = {name for lane in await self.store.lanes() for name in uses_of(lane.name)}
         return sorted(own | lanes | {one.name for one in await self.store.dependencies()})
 
     async def hold(
-        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = True
+        self, dependency: str, reason: str = "held by hand", *, who: str | None = None, new: bool = False
     ) -> None:
         if _dependency(dependency) not in (known := await self.needed()) and not new:
-            message = f"nothing is known to need {dependency!r}; {nearest(dependency, known)}"
+            near = nearest(dependency, known)
+            message = f"nothing is known to need {dependency!r}; {near}; if it is meant, say so with new=True (--new)"
             raise InputInvalid(message, code="dependency_unknown")
         await self.store.hold(dependency, reason_kept(reason), self._who(who))
 
@@ -132,14 +133,19 @@ class Acting(Desk):
 
     async def limit(
         self, key: str, *, concurrency: int | None = None, rate_per_s: float | None = None, reason: str = "",
-        who: str | None = None, new: bool = True,
+        who: str | None = None, new: bool = False,
     ) -> None:  # fmt: skip
         by, why = self._who(who), reason_kept(reason)
         _check_key(checked(key, "the key"))
-        if not new and key not in (known := await self._limit_keys(key)):
-            message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}"
-            raise InputInvalid(message, code="limit_key_unknown")
+        if not new:
+            await self.known_limit_key(key, "; if it is meant, say so with new=True (--new)")
         await self.store.limit(key, concurrency, rate_per_s, by, why)
+
+    async def known_limit_key(self, key: str, more: str = "") -> None:
+        """Refuse a key that no document has or had. Raises: InputInvalid, which names the nearest ones."""
+        if key not in (known := await self._limit_keys(key)):
+            message = f"no document has or had the concurrency key {key!r}; {nearest(key, known)}{more}"
+            raise InputInvalid(message, code="limit_key_unknown")
 
     async def _limit_keys(self, key: str) -> list[str]:
         """What a limit may be set for, of the kind of `key`: organisations, dependencies, or keys of pipelines."""
@@ -162,6 +168,7 @@ class Acting(Desk):
     ) -> list[Act]:  # fmt: skip
         if since is not None and since.tzinfo is None:
             raise InputInvalid("`since` takes a time with a time zone")
+        target = None if target is None else await whole_target(self.store, target)
         since_ms = int(since.timestamp() * 1000) if since is not None else None
         return await self.store.acts(limit, who=who, verb=verb, target=target, since_ms=since_ms, after=after)
 

@@ -37,6 +37,7 @@ class Facts:
     down: tuple[str, ...] = ()  # what its stage needs and is down
     needs: tuple[str, ...] = ()
     age_ms: int = 0  # of the last death
+    stage: str = ""
 
 
 @frozen
@@ -69,6 +70,7 @@ PASSING = frozenset({
     "fetch_timeout", "response_broken", "unanswered", "remote_failed", "sql_busy", "store_busy", "store_unavailable",
     "blobs_unavailable", "ocr_failed", "answer_invalid",
 })  # fmt: skip
+UNREACHED = frozenset({"dns_failed", "connection_failed"})
 PUT_OFF = frozenset({"postpones_exhausted", "age_exceeded"})
 WORKERS = frozenset({"worker_lost", "worker_stopped", "nursery_lost", "crashed:SIGTERM", "crashed:SIGKILL"})
 CODE = frozenset({
@@ -145,6 +147,11 @@ RULES = (
         "a call may have been carried out (`maybe_done`)",
         lambda f: f.code == "maybe_done", Action.LOOK,
         "find out whether the call was carried out; requeue only if it was not",
+    ),
+    Rule(
+        "the address that was handed in cannot be reached (`dns_failed`, `connection_failed` in the stage `fetch`)",
+        lambda f: f.stage == "fetch" and f.code in UNREACHED, Action.FIX,
+        "the address cannot be reached ({code}): check it; requeue if it is right and answers now, otherwise purge",
     ),
     Rule(
         "a service was in trouble (`rescheduled`, `rate_limited`, `connection_failed` and the like; status 408, 425, "

@@ -16,6 +16,7 @@ from perdure.core.failed_words import WORDS, meant
 from perdure.core.frozen import frozen
 from perdure.core.model import ALIASES
 from perdure.errors import InputInvalid
+from perdure.operate.known_options import refuse_unknown
 from perdure.operate.nearest import nearest
 from perdure.operate.whole_ids import whole
 from perdure.store.dead import Key, Place, Where
@@ -69,6 +70,7 @@ async def choose(
     store: SqlStore, options: DeadOptions, ids: Sequence[str] = (), known: Iterable[str] = ()
 ) -> Choice:
     """What is meant; InputInvalid for what cannot be."""
+    _check_options(options)
     if not ids:
         where = await resolved(store, options, known)
         words = " ".join(f"{name}={value}" for name, value in options.items() if value is not None)
@@ -89,13 +91,14 @@ async def choose(
     return Choice(Where(), " ".join(ids)[:1_000], tuple(dict.fromkeys(keys)), tuple(refused))
 
 
+def _check_options(options: DeadOptions) -> None:
+    refuse_unknown("the choice of dead documents", options, DeadOptions, code="where_unknown")
+
+
 async def resolved(store: SqlStore, options: DeadOptions, known: Iterable[str] = ()) -> Where:
     """The options as the store takes them; `known` are names that stages, pipelines and jobs have beside those that
     the store knows."""
-    if unknown := sorted(set(options) - set(DeadOptions.__annotations__)):
-        known = ", ".join(DeadOptions.__annotations__)
-        message = f"dead documents are chosen by {known}, not by {', '.join(unknown)}"
-        raise InputInvalid(message, code="where_unknown")
+    _check_options(options)
     same: dict[str, Any] = {name: checked(value, name) for name, value in options.items() if name in SAME}
     where = Where(**same)
     if (group := options.get("group")) is not None:

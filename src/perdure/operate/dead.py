@@ -21,6 +21,7 @@ from perdure.operate.choosing import Choice, DeadOptions, choose, cursor, place,
 from perdure.operate.desk import Desk
 from perdure.operate.export import Target
 from perdure.operate.groups import Group, facts, groups
+from perdure.operate.known_options import refuse_unknown
 from perdure.operate.purge import Exported, Purged, exporting, purging, streaming
 from perdure.operate.requeue import Requeued, RequeueOptions, Requeuing
 from perdure.operate.restore import Answer, restore
@@ -123,6 +124,7 @@ class DeadVerbs(Desk):
 
     def requeuing(self, choice: Choice, how: RequeueOptions) -> AsyncGenerator[Requeued, None]:
         """`requeue_dead` step by step, for whoever shows how far it is or wants to stop it (then close it)."""
+        refuse_unknown("requeue_dead", how, RequeueOptions)
         how = {**how, "reason": reason_kept(how.get("reason", ""))}
         by = self._who(how.get("who"))
         return Requeuing(self.store, self.pipelines, choice, by, how, self.given).run()
@@ -183,7 +185,7 @@ class DeadVerbs(Desk):
         by, why = self._who(who), reason_kept(reason)
         counts: Counter[str] = Counter()
         try:
-            async with aclosing(restore(self.store, self.blobs, source, by)) as doing:
+            async with aclosing(restore(self.store, self.blobs, source, by, why)) as doing:
                 async for answers in doing:
                     counts.update(answer.answer.partition(" ")[0].rstrip(":") for answer in answers)
                     done = (counts["imported"], counts["exists"], counts["refused"])

@@ -74,5 +74,5 @@ def facts(one: DeadRecord, down: frozenset[str], now_ms: int) -> Facts:
     needs = needs_of(one.lane)
     return Facts(
         one.error_code, one.error_type, one.status_code, tuple(sorted(needs & down)), tuple(sorted(needs)),
-        max(0, now_ms - one.died_ms),
+        max(0, now_ms - one.died_ms), one.stage,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from perdure.errors import InputInvalid
 from perdure.operate.desk import Desk
+from perdure.operate.whole_ids import only
 from perdure.store.keys import SCOPES, ApiKey
 from perdure.store.text import checked, reason_kept
 
@@ -56,11 +57,14 @@ class KeyDesk(Desk):
         by, why = self._who(who), reason_kept(reason)
         return await self.store.add_key(whose, checked(name, "the name", 200), scopes, by, why)
 
-    async def revoke_key(self, id_: str, who: str | None = None, reason: str = "") -> None:
-        """The key is good for nothing from now on; InputInvalid where there is none."""
+    async def revoke_key(self, id_: str, who: str | None = None, reason: str = "") -> str:
+        """End the key for good. Returns: its whole id. Raises: InputInvalid if there is none."""
         why = reason_kept(reason)
-        if not await self.store.revoke_key(checked(id_, "the id", 100), self._who(who), why):
+        good = [one.id for one in await self.store.keys() if one.revoked_ms is None]
+        id_ = only(checked(id_, "the id", 100), "keys", good)
+        if not await self.store.revoke_key(id_, self._who(who), why):
             raise InputInvalid(
                 f"there is no key {id_} that is still good; `perdure key list` shows all", code="key_unknown"
             )
         self._keys_good.clear()
+        return id_

@@ -38,7 +38,7 @@ class Answer:
 
 
 async def restore(
-    store: SqlStore, blobs: Blobs, source: str | Path, by: str
+    store: SqlStore, blobs: Blobs, source: str | Path, by: str, reason: str = ""
 ) -> AsyncGenerator[list[Answer], None]:
     """Import what is in the file, some lines at a time, in the name of whoever does it."""
     await own(store, blobs)
@@ -55,7 +55,7 @@ async def restore(
                     if isinstance(read.content, Path):
                         read.content.unlink(missing_ok=True)
             if batch:
-                yield await _restore(store, batch, by)
+                yield await _restore(store, batch, by, reason)
 
 
 def _some(reading: Iterator[Read]) -> list[tuple[Read, str]]:
@@ -72,14 +72,14 @@ def _some(reading: Iterator[Read]) -> list[tuple[Read, str]]:
     return some
 
 
-async def _restore(store: SqlStore, batch: list[tuple[Read, Archived]], by: str) -> list[Answer]:
+async def _restore(store: SqlStore, batch: list[tuple[Read, Archived]], by: str, reason: str) -> list[Answer]:
     try:
-        answers = await store.restore([archived for _, archived in batch], by)
+        answers = await store.restore([archived for _, archived in batch], by, reason)
     except Unstorable as refused:
         if len(batch) == 1:
             answers = [f"refused: {refused}"]
         else:  # whichever it was, it fails alone
-            return [answer for one in batch for answer in await _restore(store, [one], by)]
+            return [answer for one in batch for answer in await _restore(store, [one], by, reason)]
     return [Answer(r.number, r.id, answer) for (r, _), answer in zip(batch, answers, strict=True)]
 
 

@@ -15,6 +15,7 @@ from perdure.core.model import ORG_DEFAULT
 from perdure.errors import InputInvalid, Permanent
 from perdure.operate.choosing import no_place
 from perdure.operate.desk import Desk
+from perdure.operate.whole_ids import only
 from perdure.store.feed import NAMES
 from perdure.store.operations import Once
 from perdure.store.text import checked, reason_kept
@@ -60,13 +61,16 @@ class WebhookDesk(Desk):
 
     async def remove_webhook(
         self, id_: str, *, org: str = ORG_DEFAULT, who: str | None = None, reason: str = ""
-    ) -> None:
-        """Tell it nothing more, not even what waits; InputInvalid where there is none."""
+    ) -> str:
+        """Tell it nothing more, not even what waits. Returns: its whole id. Raises: InputInvalid if there is none."""
         by, why = self._who(who), reason_kept(reason)
-        if not await self.store.drop_webhook(org, checked(id_, "the id", 100), by, why):
+        ids = [one.id for one in await self.store.webhooks(org)]
+        id_ = only(checked(id_, "the id", 100), "webhooks", ids)
+        if not await self.store.drop_webhook(org, id_, by, why):
             raise InputInvalid(
                 f"there is no webhook {id_} here; `perdure webhook list` shows all", code="webhook_unknown"
             )
+        return id_
 
     async def deliveries(
         self, *, org: str = ORG_DEFAULT, webhook: str | None = None, state: str | None = None, after: str | None = None,

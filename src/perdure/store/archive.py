@@ -109,14 +109,14 @@ class Archive(Reading):
             self.events.publish(ChunksDeleted(chunks, "purged"))
         return answers
 
-    async def restore(self, archived: Sequence[Archived], by: str) -> list[str]:
-        """Write dead documents as they were, and by whom into the trail: `imported`, or `exists` where the id is taken,
-        or `exists as ID` where another document is what this one was added as."""
+    async def restore(self, archived: Sequence[Archived], by: str, reason: str = "") -> list[str]:
+        """Write dead documents as they were, and by whom and why into the trail: `imported`, or `exists` where the id
+        is taken, or `exists as ID` where another document is what this one was added as."""
 
         def steps(counting: Counting) -> Steps[list[str]]:
             answers = yield from _restore(self.sql, archived, counting)
             back = [one.key for one, answer in zip(archived, answers, strict=True) if answer == "imported"]
-            yield from _noted(self.sql, self.clock.now_ms(), by, "import", back, "")
+            yield from _noted(self.sql, self.clock.now_ms(), by, "import", back, reason)
             return answers
 
         answers: list[str] = await self._count(steps)

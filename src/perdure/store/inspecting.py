@@ -25,6 +25,7 @@ _ACTS_WHERE = (
 )
 ACTS = f"{_ACT} {_ACTS_WHERE} ORDER BY id DESC LIMIT $1"
 ACTS_ON = f"{_ACT} target = $6 AND {_ACTS_WHERE} ORDER BY id DESC LIMIT $1"
+ACTED_ON_LIKE = "SELECT DISTINCT target FROM act WHERE substr(target, 1, $2) = $1 ORDER BY target LIMIT $3"
 LIMITS = (
     "SELECT s.key, s.concurrency, s.rate_per_s, "
     "(SELECT count(*) FROM job j WHERE j.limit_key = s.key AND j.finished_ms IS NULL "
@@ -162,6 +163,10 @@ class Inspecting(Reading):
         asked = (limit, who, verb, since_ms, after)
         found = await (self._rows(ACTS, *asked) if target is None else self._rows(ACTS_ON, *asked, target))
         return [Act(*row) for row in found]
+
+    async def acted_on_like(self, beginning: str, limit: int) -> list[str]:
+        """The first targets of acts that begin so. It looks at all acts."""
+        return [row[0] for row in await self._rows(ACTED_ON_LIKE, beginning, len(beginning), limit)]
 
     async def limits(self, key: str | None = None, limit: int = 1_000) -> list[LimitRecord]:
         """Limits per key, by key."""

@@ -102,7 +102,7 @@ class SqliteDriver:
                 self._files = OpenFiles(self.path)
         except OSError as error:
             raise StoreUnavailable(
-                f"cannot open {self.path}: {error.strerror}; check the path and its rights"
+                f"cannot open {error.filename or self.path}: {error.strerror}; check the path and its rights"
             ) from error
 
     async def close(self) -> None:

@@ -15,19 +15,29 @@ import apsw
 from perdure.errors import StoreReadOnly, StoreUnavailable
 from perdure.store.sqlite_files import log_of
 
+BESIDE = ("", "locks", "wake", "turn", "clock")  # in the directory beside the database
+
 
 def only_readable(path: Path) -> bool:
-    """Whether the database is there and this user can read it, but cannot write it or its log."""
-    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    return path.is_file() and os.access(path, os.R_OK) and not writable
+    """Whether the database is there and this user can read it, but cannot write all of the store's files."""
+    return path.is_file() and os.access(path, os.R_OK) and _unwritable(path) is not None
 
 
 def read_only(path: Path) -> StoreReadOnly:
     """The error of a write."""
+    place = _unwritable(path)
+    why = "" if place in (None, path) else f" ({place} is not writable)"
     return StoreReadOnly(
-        f"this user can read {path} and not change it; run the command as the owner of the files, or let this user "
-        "write them and their directory"
+        f"this user can read {path} and not change it{why}; run the command as the owner of the files, or let this "
+        "user write them and their directory"
     )
+
+
+def _unwritable(path: Path) -> Path | None:
+    """The first of the store's files and directories that this user cannot write."""
+    directory = path.with_name(path.name + ".d")
+    beside = [place for name in BESIDE if os.path.lexists(place := directory / name)]
+    return next((place for place in (path, path.parent, *beside) if not os.access(place, os.W_OK)), None)
 
 
 def look(path: Path) -> apsw.Connection:

@@ -45,7 +45,7 @@ class Pusher:
     """Pushes what is counted on these boards; one for as long as the program lives."""
 
     def __init__(
-        self, gateway: str | None, url: str, store: SqlStore, boards: Sequence[Board], host: str = ""
+        self, gateway: str, url: str, store: SqlStore, boards: Sequence[Board], host: str = ""
     ) -> None:
         self.gateway = gateway
         self.group = {"instance": host or socket.gethostname(), "store": store_name(url)}
@@ -56,8 +56,6 @@ class Pusher:
 
     async def push(self) -> str | None:
         """Tell what happened since the last time; what went wrong, if anything did. Nothing is lost then."""
-        if self.gateway is None:
-            return "METRICS_BACKEND is prometheus_pushgateway, but PUSHGATEWAY_URL is not set; nothing was pushed"
         try:
             async with self._turn():
                 registry = registry_of(await self._added_up(), RETRY_JOB)
@@ -117,7 +115,7 @@ def _authorised(gateway: str) -> tuple[str, Callable[..., Callable[[], None]]]:
     return parts._replace(netloc=host).geturl(), partial(basic_auth_handler, username=name, password=password)
 
 
-async def push_worker(child: Board, events: Events, store: SqlStore, gateway: str | None, url: str) -> None:
+async def push_worker(child: Board, events: Events, store: SqlStore, gateway: str, url: str) -> None:
     """Push what a supervisor and its child count, until it is cancelled: then once more. A problem is logged once."""
     own = Board.private()
     meter = Meter(own, events)
