@@ -129,7 +129,7 @@ def test_one_audit_at_a_time(server: Server) -> None:
 
 def test_what_operators_see_is_what_the_command_says(server: Server) -> None:
     operator = server.client("acme", "operate")
-    server.run(server.service.hold("openai", "it is slow"))
+    server.run(server.service.hold("openai", "it is slow", new=True))
     facts = json.loads(json.dumps(server.run(server.service.overview())))
     found = operator.get("/v3/status").json()
     assert found.keys() == facts.keys()

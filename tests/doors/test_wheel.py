@@ -140,7 +140,7 @@ GARBAGE: tuple[tuple[bytes, str], ...] = (
     (b'{"text": 1}', "application/json"), (b"--x\r\nno form", "multipart/form-data; boundary=x"), (b"x", "nonsense"),
 )  # fmt: skip
 MISTAKES: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
-    (("add", "no-such-file.pdf"), {}), (("add", "."), {}), (("status", "nobody"), {}),
+    (("add", "no-such-file.pdf"), {}), (("add",), {}), (("status", "nobody"), {}),
     (("dead", "import", "no-such-file.jsonl"), {}), (("worker", "no_such_module:app"), {}),
     (("status",), {"PERDURE_STORE": "nonsense://x"}), (("status",), {"PERDURE_CONCURRENCY": "many"}),
     (("serve", "--port", "0"), {"OPENAI_RETRY_MAX": "x"}), (("worker",), {"STORAGE_RETRY_MAX": "1.5"}),

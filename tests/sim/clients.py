@@ -199,7 +199,7 @@ class Client(Operator):
 
     async def hold(self) -> None:
         if self.rng.random() < 0.3:
-            await self.app.hold("dep", "simulated")
+            await self.app.hold("dep", "simulated", new=True)
         else:
             await self.app.store.hold("dep", "simulated", BREAKER)
 
@@ -209,14 +209,16 @@ class Client(Operator):
     async def limit(self) -> None:
         match self.rng.randrange(6):
             case 0 | 1:
-                await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)))
+                await self.app.limit("few", concurrency=self.rng.choice((1, 1, 2)), new=True)
             case 2:
                 await self.app.limit("slow", rate_per_s=0.5, new=True)
             case 3:
-                await self.app.limit("org:c", rate_per_s=2, concurrency=self.rng.choice((1, 2, None)))
+                await self.app.limit(
+                    "org:c", rate_per_s=2, concurrency=self.rng.choice((1, 2, None)), new=True
+                )
             case _:
                 key = self.rng.choice(("org:a", "dependency:dep", "dependency:dep"))
-                await self.app.limit(key, concurrency=self.rng.choice((1, 1, 2, None)))
+                await self.app.limit(key, concurrency=self.rng.choice((1, 1, 2, None)), new=True)
 
     async def weigh(self) -> None:
         await self.app.weigh(self.rng.choice(ORGS), self.rng.choice((1.0, 2.0)))

@@ -100,7 +100,7 @@ class Crowd(Actor):
     """Has many documents held, lets others go on for a while, and releases them."""
 
     async def act(self) -> None:
-        await self.app.hold("dep", "simulated")
+        await self.app.hold("dep", "simulated", new=True)
         await self._plain("a", 25, "cards")
         others = await self._plain("b", 25)
         await self._until(lambda: all(self._ended(id_) for id_ in others))
@@ -125,7 +125,7 @@ class Restarter(Actor):
         await self._until(lambda: any(self._in_need(id_) for id_ in ids))
         self._kill_workers()
         await self.app.pause("documents")
-        await self.app.hold("dep", "simulated")
+        await self.app.hold("dep", "simulated", new=True)
         await self._until(lambda: not any(self._running(id_) for id_ in ids))
         self._kill_workers()
         await self.app.resume("documents")

@@ -134,6 +134,7 @@ ELSEWHERE = {
     "keys": "of an organisation, tests/doors/test_verbs.py",
     "choose": "the first step of requeue_dead, export and purge",
     "needed": "the first step of release",
+    "known_limit_key": "the first step of limit",
     "sweeping": "what sweep does",
     "retaining": "retain, again and again",
     "key": "nothing that happens to documents depends on keys",
