@@ -41,6 +41,7 @@ VERBS = (
     Verb("overview", "status", "GET /v3/status"),
     Verb("why", "why", f"GET {V3}/why"),
     Verb("timeline", "timeline", f"GET {V3}/timeline"),
+    Verb("timeline_page", "timeline", f"GET {V3}/timeline"),
     Verb("attempts", "status", f"GET {V3}/attempts", client="attempts"),
     Verb("content", "content", f"GET {V3}/content"),
     Verb("output", "show", f"GET {V3}/stages/{{stage}}"),

@@ -134,6 +134,8 @@ ELSEWHERE = {
     "keys": "of an organisation, tests/doors/test_verbs.py",
     "choose": "the first step of requeue_dead, export and purge",
     "needed": "the first step of release",
+    "output_saved": "output as it is stored, tests/api/test_downloads.py",
+    "timeline_page": "a part of timeline, tests/operate/test_long_timeline.py",
     "known_limit_key": "the first step of limit",
     "sweeping": "what sweep does",
     "retaining": "retain, again and again",

@@ -15,7 +15,7 @@ from perdure.calls.jitter import FullJitter
 from perdure.calls.policy import Policy
 from perdure.core.knobs import check as check_knobs
 from perdure.core.services import CHECKS
-from perdure.errors import PolicyInvalid
+from perdure.errors import PolicyInvalid, SettingInvalid
 
 DIGITS_MAX = 9
 _ATTEMPT_S = {"openai": 600.0}
@@ -80,6 +80,7 @@ def _number(variable: str, default: int, least: int = 0) -> int:
     whole = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= DIGITS_MAX
     if not whole or int(text) < least:
         raise PolicyInvalid(
-            f"{variable} is {text[:100]!r}; it must be a whole number from {least} to {10**DIGITS_MAX - 1:,}"
+            f"{variable} is {text[:100]!r}; it must be a whole number from {least} to {10**DIGITS_MAX - 1:,}",
+            code=SettingInvalid.code,  # the variable is a setting
         )
     return int(text)
