@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -28,7 +29,7 @@ def ramped(seconds: int, nominal: float | None, **how: Any) -> list[float]:
     """What may be lent each second, from the start on."""
     rates = [ramp_start(nominal)]
     for second in range(1, seconds + 1):
-        rates.append(Ramp(rates[-1], float(second), **how).step(1.0, nominal))
+        rates.append(Ramp(rates[-1], float(second), **how).step(1.0, nominal).per_s)
     return rates
 
 
@@ -41,21 +42,90 @@ def test_where_little_is_usual_one_a_second_may_go() -> None:
     assert set(ramped(29, 0.01)) == {1.0}
 
 
-def test_what_was_usual_does_not_bind_long() -> None:
-    assert ramped(90, 10.0, good=5)[-1] == pytest.approx(12 * 2**3, rel=0.01)
+class Answering:
+    """A service that queues what it cannot answer at once, and answers in vain what is older than `patience_s`; or it
+    refuses that."""
+
+    def __init__(self, bears_per_s: int, refuses: bool, patience_s: int = 2) -> None:
+        self.bears_per_s, self.patience_s, self.refuses = bears_per_s, patience_s, refuses
+        self.queue: list[int] = []  # the seconds in which they came
+        self.second = 0
+
+    def serve(self, number: int) -> tuple[int, int]:
+        """A second passes; documents that were answered well, and the others that ended."""
+        self.second += 1
+        self.queue += [self.second] * number
+        done, self.queue = self.queue[: self.bears_per_s], self.queue[self.bears_per_s :]
+        refused = len(self.queue) if self.refuses else 0
+        self.queue = [] if self.refuses else self.queue
+        late = sum(self.second - came > self.patience_s for came in done)
+        return len(done) - late, refused + late
 
 
-def test_a_bound_is_not_lifted_while_nobody_is_answered() -> None:
-    assert ramped(90, 10.0)[-1] == ramped(90, 10.0, arriving_per_s=50.0)[-1] == 12.0
+def drained(service: Answering, nominal: float, seconds: int) -> list[tuple[int, int]]:
+    """What was lent and what was answered in each of so many seconds of a ramp."""
+    ramp, paid_ms, seen = Ramp(ramp_start(nominal), 0.0), 0, []
+    for second in range(1, seconds + 1):
+        assert not ramp.lost()
+        ramp = replace(ramp, elapsed_s=float(second)).step(second - paid_ms / 1_000, nominal)
+        number, paid_ms = turns(ramp.per_s, paid_ms, 1_000 * second)
+        good, bad = service.serve(number)
+        ramp = replace(ramp, good=good, bad=bad, done=good)
+        seen.append((number, good))
+    return seen
 
 
-def test_more_that_come_than_is_usual_lift_the_bound_at_once() -> None:
-    assert ramped(10, 2.0)[-1] == pytest.approx(2.4)
-    assert ramped(28, 2.0, arriving_per_s=5.0, good=5)[-1] == pytest.approx(5.0, rel=0.06)
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize(("nominal", "bears"), [(5, 100), (20, 20), (20, 60), (40, 60), (100, 300)])
+def test_a_backlog_is_drained_as_fast_as_the_service_bears_it(
+    nominal: int, bears: int, refuses: bool
+) -> None:
+    seen = drained(Answering(bears, refuses), nominal, 120)[40:]
+    assert sum(good for _, good in seen) >= 0.9 * bears * len(seen)
+    assert sum(lent for lent, _ in seen) <= 1.1 * bears * len(seen)
 
 
-def test_what_a_bound_was_lifted_to_stays() -> None:
-    assert Ramp(14.0, 5.0).step(1.0, 5.0) == 14.0
+@pytest.mark.parametrize(("nominal", "bears"), [(20, 20), (20, 60), (40, 60), (100, 300)])
+def test_no_queue_stays_inside_a_service_that_bears_no_more(nominal: int, bears: int) -> None:
+    service = Answering(bears, refuses=False)
+    drained(service, nominal, 120)
+    assert len(service.queue) <= bears
+
+
+def test_up_to_what_is_usual_nothing_but_failures_holds_a_ramp_back() -> None:
+    assert ramped(20, 40.0)[-1] == ramped(20, 40.0, good=1)[-1] == pytest.approx(48.0)
+
+
+def test_nothing_is_lifted_while_nobody_is_answered() -> None:
+    assert ramped(90, 10.0)[-1] == 12.0
+
+
+def test_nothing_is_lifted_while_the_fleet_limits_the_requests() -> None:
+    ramp = Ramp(12.0, 20.0, good=60, done=60, done_per_s=12.0, most_per_s=12.0)
+    assert ramp.step(1.0, 10.0, limited=True).per_s <= ramp.step(1.0, 10.0, limited=True).done_per_s
+    assert ramp.step(1.0, 10.0).most_per_s > 12.0
+
+
+def test_a_ramp_steps_back_when_some_fail_and_looks_again_later() -> None:
+    ramp = Ramp(60.0, 20.0, good=30, bad=30, done=30, done_per_s=50.0, most_per_s=50.0).step(1.0, 20.0)
+    assert ramp.per_s < 40.0
+    assert ramp.per_s == pytest.approx(0.85 * ramp.most_per_s, rel=0.01)
+    rates = []
+    for _ in range(15):
+        ramp = replace(ramp, good=30, bad=0, done=30).step(1.0, 20.0)
+        rates.append(ramp.per_s)
+    assert max(rates) > 33.0
+
+
+@given(st.text() | st.just("[1, 2]") | st.just('["a", 1, null, 2]'))
+def test_a_text_that_nobody_can_read_says_nothing(text: str) -> None:
+    assert Ramp(2.0, 3.0, 4, 5).read(text, 1_000) == Ramp(2.0, 3.0, 4, 5)
+
+
+def test_what_a_ramp_knows_can_be_read_again() -> None:
+    ramp = Ramp(2.0, 3.0, 4, 5, 6, done_per_s=7.25, most_per_s=8.0, flat_s=9.125)
+    read = Ramp(2.0, 3.0, 4, 5, 6).read(ramp.to_text(1_000), 3_500)
+    assert read == replace(ramp, since_s=2.5)
 
 
 def test_where_nobody_knows_what_is_usual_a_ramp_doubles() -> None:
@@ -63,9 +133,9 @@ def test_where_nobody_knows_what_is_usual_a_ramp_doubles() -> None:
 
 
 def test_a_ramp_is_halved_while_the_service_does_not_answer_well() -> None:
-    assert Ramp(20.0, 5.0, good=3, bad=7).step(1.0, 100.0) == 10.0
-    assert Ramp(20.0, 5.0, good=3, bad=7).step(1.0, 100.0, share=0.4) == 30.0  # that is usual for it
-    assert Ramp(1.0, 5.0, good=0, bad=2).step(1.0, 100.0) == 1.0
+    assert Ramp(20.0, 5.0, good=3, bad=7).step(1.0, 100.0).per_s == 10.0
+    assert Ramp(20.0, 5.0, good=3, bad=7).step(1.0, 100.0, share=0.4).per_s == 30.0  # that is usual for it
+    assert Ramp(1.0, 5.0, good=0, bad=2).step(1.0, 100.0).per_s == 1.0
 
 
 def test_only_failures_and_no_success_end_a_ramp() -> None:
@@ -80,7 +150,7 @@ def test_only_failures_and_no_success_end_a_ramp() -> None:
 def test_a_ramp_is_always_a_number_that_lets_somebody_go(
     per_s: float, elapsed_s: float, nominal: float | None, gone_s: float
 ) -> None:
-    assert 1.0 <= Ramp(per_s, elapsed_s).step(gone_s, nominal) <= 1e6
+    assert 1.0 <= Ramp(per_s, elapsed_s).step(gone_s, nominal).per_s <= 1e6
 
 
 @given(st.floats(1, 500), st.lists(st.integers(100, 1_500), min_size=20, max_size=40))

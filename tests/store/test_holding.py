@@ -354,10 +354,24 @@ async def test_a_ramp_keeps_up_with_what_comes_in(world: World) -> None:
     gone = 0
     for _ in range(20):
         await world.add(*(document(lane="ocr") for _ in range(5)))
-        await world.store.probed("ocr", True)
+        for _ in range(gone):
+            await world.store.probed("ocr", True)
         await passes(world, SECOND)
         gone = len(await claimed(world))
     assert gone >= 5
+
+
+async def test_a_ramp_does_not_outrun_a_service_that_does_no_more(world: World) -> None:
+    await ramping(world, nominal_per_s=2.0)
+    await world.add(*(document(lane="ocr") for _ in range(600)))
+    rates = []
+    for second in range(90):
+        for _ in range(min(4, second)):  # however many go
+            await world.store.probed("ocr", True)
+        await passes(world, SECOND)
+        rates.append((await dependency(world))["ramp_per_s"])
+    assert max(rates) < 6
+    assert 3.5 < sum(rates[30:]) / 60 < 4.5
 
 
 async def test_a_ramp_that_knows_nothing_doubles(world: World) -> None:

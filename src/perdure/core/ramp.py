@@ -2,15 +2,21 @@
 
 Probes come after 4 s, then a fifth longer each time up to a minute: a short outage is noticed to be over soon after its
 end, and an hour of it costs fewer than a hundred. The ramp begins with one document a second, or a tenth of what is
-usual, and grows by half each second while the service answers, up to a little more than usual; while more come in than
-go out it grows beyond. It is halved while the service fails more than it does usually, and ends where nothing is
-answered. Whatever was usual before need not be so now (it may have been a quiet night): after half a minute that bound
-is lifted little by little. Where nobody knows what is usual the ramp doubles each second.
+usual, and grows by half each second while the service answers, up to a little more than usual. It is halved while the
+service fails more than it does usually, and ends where nothing is answered. Where nobody knows what is usual the ramp
+doubles each second.
+
+The usual rate of before need not be the rate that the service bears now. The ramp therefore counts the documents that
+end well and lends a fifth more than that. While more and more end well, the ramp grows with them. If the number stays
+the same, the service bears no more: the ramp lends less for a while, so that no queue stays inside the service, then as
+much as ended well, then a little more, to look again. Failures have the same effect.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 from perdure.core.frozen import frozen
 from perdure.core.knobs import DEFAULT, Knobs
@@ -19,14 +25,23 @@ PROBE_GROWTH = 1.2
 START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
-LIFTED_S, LIFT_S = 30.0, 20.0  # when the bound begins to be lifted, and how long it takes to double
-BEHIND = 1.05  # per second, beyond that while more come in than go out
+#: What is lent of the documents that end well: so much until their number has been the same for the first time, so much
+#: until the next, as much as they are until the third, a little more until the last, and again from DRAINED_S - 1 on.
+LIFT, LIFT_S = 1.2, 3.0
+DRAIN, DRAINED_S = 0.85, 6.0
+STEADY_S = 10.0
+LOOK, LOOKED_S, AGAIN_FROM_S = 1.1, 12.0, 5.0
+FORGET = 0.9  # what is left of the most then, if less end well by now
+GROWING = 1.05  # their number is no longer the same
+SMOOTH_MOST, SMOOTH_FROM, SLOW_UNTIL = 0.6, 6.0, 2.0  # few documents a second show little in one second
+NEAR = 1.5  # a service that does no more than so many times less than usual is not lent what is usual
+CALM_SHARE = 0.8  # of what it answers usually; below, nothing is lifted
 AGAIN_S = 5.0  # a service that answered for so long and is lost again is probed soon
 BACK = 0.5  # per second, while it does not answer well
 WELL_SHARE = 0.5  # of what it answers usually
 LOST, LOST_CHANCE = 3, 0.01  # failures, and no success, end a ramp; more of them where they are usual
-EXPONENT_MAX = 40.0
 PER_S_MAX = 1e6
+STEP_S_LEAST, STEP_S_MOST = 0.1, 10.0
 
 
 def probe_after_ms(probes: int, knobs: Knobs = DEFAULT) -> int:
@@ -45,9 +60,26 @@ class Ramp:
 
     per_s: float
     elapsed_s: float  # since it began
-    good: int = 0  # requests since the last step
+    good: int = 0  # since the last step
     bad: int = 0
-    arriving_per_s: float = 0.0  # documents that came to wait since the last step
+    done: int = 0  # documents that ended well since the last step
+    since_s: float = 1.0  # the time in which these ended
+    done_per_s: float = 0.0  # documents, of late
+    most_per_s: float = 0.0  # the most of that
+    flat_s: float = 0.0  # since it last grew; where few go, fewer seconds
+
+    def read(self, text: str | None, now_ms: int) -> Ramp:
+        """The ramp with what `to_text` wrote; an unreadable text says nothing."""
+        try:
+            at_ms, done, most, flat_s = (float(number) for number in json.loads(text or ""))
+        except (ValueError, TypeError):
+            return self
+        since_s = min(max(STEP_S_LEAST, (now_ms - at_ms) / 1_000), STEP_S_MOST)
+        return replace(self, since_s=since_s, done_per_s=done, most_per_s=most, flat_s=flat_s)
+
+    def to_text(self, now_ms: int) -> str:
+        """What the next step must know."""
+        return json.dumps([now_ms, *(round(n, 3) for n in (self.done_per_s, self.most_per_s, self.flat_s))])
 
     def lost(self, share: float = 1.0) -> bool:
         """Whether the service is away again, if it answers this share usually."""
@@ -58,20 +90,53 @@ class Ramp:
         """After so many, what counts when it is lost: few, if it answered for a while."""
         return 0 if self.elapsed_s >= AGAIN_S else probes + 1
 
-    def step(self, gone_s: float, nominal_per_s: float | None, share: float = 1.0) -> float:
-        """What may be lent each second from now on, so long after the last step; `share`: what it answers usually."""
+    def step(
+        self, gone_s: float, nominal_per_s: float | None, share: float = 1.0, limited: bool = False
+    ) -> Ramp:
+        """What may be lent each second from now on, so long after the last step; `share`: what it answers usually,
+        `limited`: the fleet limits the requests."""
+        learned = self._learned(share, limited)
         gone_s = min(max(0.0, gone_s), 2.0)
-        if self.good < WELL_SHARE * share * (self.good + self.bad):
-            return max(START_PER_S, self.per_s * math.pow(BACK, gone_s))
+        if not self._answers(WELL_SHARE * share):
+            return replace(learned, per_s=max(START_PER_S, self.per_s * math.pow(BACK, gone_s)))
         growth = GROWTH_UNKNOWN if nominal_per_s is None else GROWTH
         grown = min(self.per_s * math.pow(growth, gone_s), PER_S_MAX)
         if nominal_per_s is None:
-            return grown
-        late_s = self.elapsed_s - LIFTED_S if self.good else 0.0
-        lifted = math.pow(2, min(max(0.0, late_s) / LIFT_S, EXPONENT_MAX))
-        behind = self.good and self.arriving_per_s > self.per_s
-        beyond = self.per_s * math.pow(BEHIND, gone_s) if behind else self.per_s
-        return min(grown, max(beyond, START_PER_S, OVER * nominal_per_s * lifted))
+            return replace(learned, per_s=grown)
+        bound = max(START_PER_S, learned._floor(nominal_per_s), learned._lifted())
+        return replace(learned, per_s=min(grown, bound))
+
+    def _floor(self, nominal_per_s: float) -> float:
+        """A little more than usual, unless the service was seen to do about as much and no more."""
+        most = OVER * nominal_per_s
+        return 0.0 if self.flat_s >= LIFT_S and most <= NEAR * self.most_per_s else most
+
+    def _answers(self, share: float) -> bool:
+        return self.good >= share * (self.good + self.bad)
+
+    def _learned(self, share: float, limited: bool) -> Ramp:
+        """The ramp that knows what this step showed of the most that the service does."""
+        part = min(SMOOTH_MOST, 1 - math.exp(-self.since_s * self.per_s / SMOOTH_FROM))
+        done = self.done_per_s + part * (self.done / self.since_s - self.done_per_s)
+        ramp, most = replace(self, done_per_s=done), self.most_per_s
+        if limited:  # nothing shows that it bears more
+            return replace(ramp, flat_s=max(self.flat_s, DRAINED_S))
+        if not self._answers(CALM_SHARE * share):  # it bears less
+            return replace(ramp, most_per_s=max(BACK * most, min(most, done)), flat_s=LIFT_S)
+        if done >= GROWING * most:
+            return replace(ramp, most_per_s=done, flat_s=0.0)
+        flat_s = self.flat_s + self.since_s * self.per_s / (self.per_s + SLOW_UNTIL)
+        if flat_s >= LOOKED_S:
+            return replace(ramp, most_per_s=max(done, FORGET * most), flat_s=AGAIN_FROM_S)
+        return replace(ramp, flat_s=flat_s)
+
+    def _lifted(self) -> float:
+        """What may be lent by what ends well."""
+        most = max(self.most_per_s, self.done_per_s)
+        for until_s, part in ((LIFT_S, LIFT), (DRAINED_S, DRAIN), (STEADY_S, 1.0)):
+            if self.flat_s < until_s:
+                return part * most
+        return LOOK * most
 
 
 def turns(per_s: float, since_ms: int, now_ms: int) -> tuple[int, int]:

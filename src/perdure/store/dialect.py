@@ -371,14 +371,14 @@ class Dialect(CountingSql, FairnessSql, ABC):
     )
     DEPENDENCY_RAMP = (
         "UPDATE dependency SET ramp_per_s = $2, ramp_ms = $3, lent_ms = $4, probe_at_ms = NULL, ramp_good = $5, "
-        "ramp_bad = $6, ramp_waiting = $7 WHERE name = $1"
+        "ramp_bad = $6, ramp = $7 WHERE name = $1"
     )
     DEPENDENCY_RAMPS = (
         "UPDATE dependency SET ramp_good = ramp_good + $2, ramp_bad = ramp_bad + $3 WHERE name = $1"
     )
     DEPENDENCIES_HELD = (
         "SELECT name, down_ms, held_by, probe_at_ms, probes, ramp_ms, lent_ms, nominal_per_s, ramp_per_s, ramp_good, "
-        "ramp_bad, ramp_waiting, pace FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
+        "ramp_bad, ramp, pace FROM dependency WHERE down_ms IS NOT NULL ORDER BY name"
     )
     DEPENDENCY_ADD = "INSERT INTO dependency (name, counted_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING"
     DEPENDENCY_SHARED = (

@@ -26,7 +26,7 @@ from perdure.core.pace import Pace
 from perdure.core.ramp import Ramp, probe_after_ms, ramp_start, turns
 from perdure.store import entering, fairness
 from perdure.store.base import BREAKER, Query, Row, Steps
-from perdure.store.counting import Counting, told
+from perdure.store.counting import Counting
 from perdure.store.dialect import HELD_PARKED, HELD_READY, Dialect
 from perdure.store.lacking import LACKING
 
@@ -47,9 +47,9 @@ class Held:
     lent_ms: int | None  # until when what was lent is paid for
     nominal_per_s: float | None
     ramp_per_s: float | None
-    ramp_good: int  # requests since the last step of the ramp
+    ramp_good: int  # documents since the last step of the ramp
     ramp_bad: int
-    ramp_waiting: int  # documents that waited then
+    ramp: str | None  # what it knows of the steps before
     pace: str | None
 
 
@@ -89,7 +89,7 @@ def probed(
     if held is None or held.held_by != BREAKER or (guessed and ok and held.nominal_per_s is not None):
         return
     if ok and held.ramp_ms is None:
-        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_start(held.nominal_per_s), now_ms, now_ms, 0, 0, 0))
+        yield Query(sql.DEPENDENCY_RAMP, (name, ramp_start(held.nominal_per_s), now_ms, now_ms, 0, 0, None))
     elif held.ramp_ms is not None:
         yield Query(sql.DEPENDENCY_RAMPS, (name, int(ok), int(not ok)))
     else:
@@ -158,24 +158,21 @@ def _ramp(
 ) -> Steps[tuple[int, bool]]:
     """As many as may go now; whether no more than that are left, and none was lent."""
     began_ms, lent_ms = held.ramp_ms or now_ms, held.lent_ms or now_ms
-    behind = yield from _count_waiting(sql, held.name)
-    gone_s = max(0.1, (now_ms - lent_ms) / 1_000)
-    came = behind - held.ramp_waiting if held.ramp_waiting else 0
-    elapsed_s = (now_ms - began_ms) / 1_000
-    ramp = Ramp(held.ramp_per_s or 1.0, elapsed_s, held.ramp_good, held.ramp_bad, max(0.0, came / gone_s))
-    share = Pace.from_text(held.pace).share
+    good, pace = held.ramp_good, Pace.from_text(held.pace)
+    ramp = Ramp(held.ramp_per_s or 1.0, (now_ms - began_ms) / 1_000, good, held.ramp_bad, done=good)
+    ramp, share = ramp.read(held.ramp, now_ms), pace.share
     if ramp.lost(share):
         probes = ramp.probes(held.probes)
         at_ms = now_ms + probe_after_ms(probes, usable_knobs_of(held.name))
         yield Query(sql.DEPENDENCY_PROBE, (held.name, probes, at_ms))
         yield from _recall(sql, counting, held.name)
         return 0, False
-    per_s = ramp.step((now_ms - lent_ms) / 1_000, held.nominal_per_s, share)
-    number, paid_ms = turns(per_s, lent_ms, now_ms)
+    ramp = ramp.step((now_ms - lent_ms) / 1_000, held.nominal_per_s, share, limited=pace.rate > 0)
+    number, paid_ms = turns(ramp.per_s, lent_ms, now_ms)
     if not number:
         return 0, False
     recalled = yield from _recall(sql, counting, held.name)
-    wanted = min(number + recalled, int(per_s) + 1)
+    wanted = min(number + recalled, int(ramp.per_s) + 1)
     others = down.keys() - {held.name}
     found = yield from _waiting(sql, now_ms, held.name, others, HOLDS_ANY, wanted)
     if len(found) < wanted:
@@ -186,14 +183,9 @@ def _ramp(
     yield from _lend(sql, now_ms, counting, held.name, found)
     # a failure or two that nothing answers to are remembered: the next may show that the service is away again
     bad = held.ramp_bad if not held.ramp_good else 0
-    ramped = (held.name, per_s, began_ms, paid_ms, 0, bad, max(0, behind - len(found)))
+    ramped = (held.name, ramp.per_s, began_ms, paid_ms, 0, bad, ramp.to_text(now_ms))
     yield Query(sql.DEPENDENCY_RAMP, ramped)
     return len(found), False
-
-
-def _count_waiting(sql: Dialect, name: str) -> Steps[int]:
-    held = told((yield Query(sql.COUNTS))).held
-    return sum(number for lane, number in held.items() if name in needs_of(lane))
 
 
 def _waiting(

@@ -7,6 +7,7 @@ The decisions are those of the real store (`core.pace`, `core.fleet`, `core.ramp
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.calls.fleet import EARLY_S, EVERY_S, Told, learn, report, told
@@ -36,9 +37,9 @@ class Fleet:
         self.probes = 0
         self.probe_s = 0.0
         self.ramp_s: float | None = None  # since when it ramps
-        self.per_s = 1.0
+        self.ramp = Ramp(1.0, 0.0)
         self.lent_ms = 0
-        self.good = self.bad = self.waiting = 0
+        self.good = self.bad = self.done = 0
 
     # --- what workers tell each other --------------------------------------------------------------
 
@@ -84,8 +85,12 @@ class Fleet:
         if not self.down or self.ramp_s is not None:
             return
         if ok:
-            self.ramp_s, self.per_s, self.lent_ms = now_s, ramp_start(self.nominal), int(now_s * 1000)
-            self.good = self.bad = self.waiting = 0
+            self.ramp_s, self.ramp, self.lent_ms = (
+                now_s,
+                Ramp(ramp_start(self.nominal), 0.0),
+                int(now_s * 1000),
+            )
+            self.good = self.bad = self.done = 0
 
     def sweep(self, now_s: float) -> list[Call]:
         """Once a second: the jobs that may go now although the service is down."""
@@ -101,15 +106,18 @@ class Fleet:
             self.probes += 1
             self.probe_s = now_s + probe_after_ms(self.probes) / 1000
             return [self.held.popleft()]
-        came = max(0, len(self.held) - self.waiting) if self.waiting else 0
-        ramp = Ramp(self.per_s, now_s - self.ramp_s, self.good, self.bad, came)
+        return self._ramped(now_s, now_s - self.ramp_s)
+
+    def _ramped(self, now_s: float, elapsed_s: float) -> list[Call]:
+        ramp = replace(self.ramp, elapsed_s=elapsed_s, good=self.good, bad=self.bad, done=self.done)
         if ramp.lost(self.pace.share):
             self.ramp_s, self.probes = None, ramp.probes(self.probes)
             self.probe_s = now_s + probe_after_ms(self.probes) / 1000
             return []
-        self.per_s = ramp.step(now_s - self.lent_ms / 1000, self.nominal, self.pace.share)
-        number, self.lent_ms = turns(self.per_s, self.lent_ms, int(now_s * 1000))
-        self.bad, self.good, self.waiting = (0 if self.good else self.bad), 0, max(0, len(self.held) - number)
+        gone_s = now_s - self.lent_ms / 1000
+        self.ramp = ramp.step(gone_s, self.nominal, self.pace.share, self.pace.rate > 0)
+        number, self.lent_ms = turns(self.ramp.per_s, self.lent_ms, int(now_s * 1000))
+        self.bad, self.good, self.done = (0 if self.good else self.bad), 0, 0
         if number >= len(self.held):
             self.down, number = False, len(self.held)
         return [self.held.popleft() for _ in range(number)]

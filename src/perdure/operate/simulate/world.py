@@ -317,6 +317,8 @@ class World:
 
     def _ended(self, call: Call, now_s: float, ok: bool) -> None:
         self._leave(call, now_s)
+        if self.fleet is not None and call.lent and ok:
+            self.fleet.done += 1
         if call.measured:
             self.live -= 1
             self.requests += call.requests

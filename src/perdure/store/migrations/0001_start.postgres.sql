@@ -52,7 +52,7 @@ CREATE TABLE dependency (
   pace          text,
   ramp_good     int NOT NULL DEFAULT 0,
   ramp_bad      int NOT NULL DEFAULT 0,
-  ramp_waiting  int NOT NULL DEFAULT 0,
+  ramp          text,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );

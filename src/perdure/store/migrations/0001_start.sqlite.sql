@@ -46,7 +46,7 @@ CREATE TABLE dependency (
   pace          text,
   ramp_good     integer NOT NULL DEFAULT 0,
   ramp_bad      integer NOT NULL DEFAULT 0,
-  ramp_waiting  integer NOT NULL DEFAULT 0,
+  ramp          text,
   CHECK ((down_ms IS NULL) = (held_by IS NULL)),
   CHECK (ramp_ms IS NULL OR down_ms IS NOT NULL)
 );
