@@ -9,15 +9,20 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure import Transient
 from perdure.core.events import StageSaved
+from perdure.engine import runner, saving
 from perdure.engine.codec import Codec
 from perdure.engine.fetched import conditional
 from perdure.pipelines.document import INLINE_BYTES_MAX, documents, extract, fetch
 from perdure.settings import Settings
+from perdure.store.blobs import BlobMissing
+from perdure.store.blobs.base import hash_file
 from perdure.testing import Trial, drain, failing, recording, tick, trial
 from tests.calls.web import Hit, Web
 from tests.pipelines.image.making import corners, stored
@@ -202,3 +207,92 @@ def test_what_an_older_version_saved_is_fetched_again_and_never_decoded_if_it_is
         assert not app._call(conditional(replace(save, inline=None), fetch, app.service.blobs))
     old = b'{"name":"a","media_type":"","url":"u","etag":"e","last_modified":null,"content":"YWI=","route":null}'
     assert fetch.codec.decode(old).content == b"ab"
+
+
+def fetched_file(app: Trial, id_: str) -> Path:
+    path = app._call(app.service.blobs.path(app.output(id_, "fetch").blob))
+    assert isinstance(path, Path)
+    return path
+
+
+def damage(path: Path) -> None:
+    path.chmod(0o600)
+    path.write_bytes(b"<html><body>" + b"x" * 10)
+
+
+def test_content_that_is_never_readable_is_fetched_once_in_an_attempt(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def missing(blob: str, *_: object) -> Path:
+        raise BlobMissing(f"no {blob}")
+
+    monkeypatch.setattr(runner, "local", missing)
+    with Web() as web, trial(documents, store=store_url) as app:
+        page = Page(web, LARGE)
+        id_ = app.add(url=web.url("/page"), pipeline=documents).id
+        drain(app)
+        assert app.status(id_).error_code == "output_lost"
+        assert len(page.statuses) == app.status(id_).attempts_made == 3
+
+
+def test_a_page_that_is_fetched_again_in_a_claim_replaces_the_file_of_the_first(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetched blob is lost while later stages run, and the page has changed."""
+    with Web() as web, trial(documents, store=store_url) as app:
+        page = Page(web, LARGE)
+        id_ = app.add(url=web.url("/page"), pipeline=documents).id
+        with failing(extract, Transient("not yet")):
+            tick(app)
+        page.content, page.etag = LARGE.replace(b"whales", b"dolphins"), '"2"'
+        lost, seen = saving.lost, list[bool]()
+
+        async def lost_once(*about: Any) -> list[str]:
+            seen.append(True)
+            return ["fetch"] if len(seen) == 1 else await lost(*about)
+
+        monkeypatch.setattr(saving, "lost", lost_once)
+        drain(app)
+        assert app.status(id_).state == "done"
+        assert page.statuses == [200, 200]
+        assert "dolphins" in app.chunks(id_)[0].text
+
+
+def test_an_unreadable_output_of_the_fetch_is_made_again_and_charges_nothing(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Web() as web, trial(documents, store=store_url) as app:
+        page = Page(web, LARGE)
+        id_ = app.add(url=web.url("/page"), pipeline=documents).id
+        with failing(extract, Transient("not yet")):
+            tick(app)
+        read, seen = runner.saved_raw, list[bool]()
+
+        async def broken_once(save: Any, blobs: Any) -> bytes | None:
+            if save.stage == "fetch" and not seen:
+                seen.append(True)
+                return b'{"broken":1}'
+            return await read(save, blobs)
+
+        monkeypatch.setattr(runner, "saved_raw", broken_once)
+        drain(app)
+        assert [word for word, *_ in claims(app, id_)] == ["retry", "done"]
+        assert page.statuses == [200, 200]
+
+
+def test_damaged_content_is_noticed_and_fetched_again() -> None:
+    """In a directory, where a file is read as it is."""
+    with Web() as web, trial(documents) as app:
+        page, url = Page(web, LARGE), web.url("/page")
+        id_ = app.add(url=url, pipeline=documents).id
+        with failing(extract, Transient("not yet")):
+            tick(app)
+        damage(fetched_file(app, id_))
+        drain(app)
+        assert (app.status(id_).state, page.statuses) == ("done", [200, 200])
+        assert "whales" in app.chunks(id_)[0].text
+        damage(fetched_file(app, id_))
+        app.add(url=url, pipeline=documents)
+        drain(app)
+        assert (app.status(id_).state, page.statuses) == ("done", [200, 200, 200])
+        assert hash_file(fetched_file(app, id_))[0] == app.output(id_, "fetch").blob

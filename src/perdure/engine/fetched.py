@@ -18,7 +18,8 @@ from perdure.engine.intake import INLINE_BYTES_MAX, OUTPUT_INLINE_BYTES_MAX
 from perdure.engine.pipeline import AnyStage, Pipeline
 from perdure.errors import Permanent
 from perdure.store.base import Store
-from perdure.store.blobs import Blobs
+from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
+from perdure.store.blobs.base import hash_file
 from perdure.store.records import DocumentRecord, SavedStage
 
 
@@ -53,13 +54,34 @@ async def conditional(save: SavedStage, stage: AnyStage, blobs: Blobs) -> bool:
     """Whether a stage may take up what it saved for an earlier generation. One that fetches may not ask whether content
     changed that is lost, and content that an older version saved in its output would have to be decoded."""
     return not fetches(stage) or (
-        save.inline is not None and (save.blob is None or await blobs.exists(save.blob))
+        save.inline is not None and (save.blob is None or await _intact(save.blob, blobs))
     )
 
 
 async def local(blob: str, blobs: Blobs, folder: Path) -> Path:
     """The blob as a file, a copy in `folder` if it is none. Raises: BlobMissing, BlobCorrupt."""
-    return await blobs.path(blob) or await blobs.open_copy(blob, folder)
+    path = await blobs.path(blob)
+    if path is None:
+        return await blobs.open_copy(blob, folder)
+    if not await _is(blob, path):
+        raise BlobCorrupt(f"the file of blob {blob} has other content")
+    return path
+
+
+async def _intact(blob: str, blobs: Blobs) -> bool:
+    """Whether the blob is there, and the right one where that is cheap to say."""
+    try:
+        path = await blobs.path(blob)
+        return await blobs.exists(blob) if path is None else await _is(blob, path)
+    except BlobMissing:
+        return False
+
+
+async def _is(blob: str, path: Path) -> bool:
+    try:
+        return (await asyncio.to_thread(hash_file, path))[0] == blob
+    except OSError:
+        return False
 
 
 def is_fetched(job: Job, record: DocumentRecord, pipelines: Mapping[str, Pipeline]) -> bool:

@@ -41,6 +41,7 @@ class Journey:
     gathered: Gathered | None = None  # for the stage that runs now
     file: Path | None = None
     fetched_bytes: int = 0  # of what was fetched, if that is a blob
+    fetched_blob: str = ""  # which one the document has as its file
     small: bool = False  # it holds a slot for small documents
     outgrown: bool = False  # and is not small any more
     folder: Path | None = None  # of a copy that is ours to remove

@@ -67,6 +67,7 @@ from perdure.engine.threads import Threads
 from perdure.engine.wiring import GATHERED, PREVIOUS
 from perdure.errors import (
     DependencyDown,
+    InputInvalid,
     LeaseLost,
     Permanent,
     PipelineInvalid,
@@ -231,16 +232,18 @@ class Runner:
     async def _bring(self, journey: Journey, stage: AnyStage, raws: Mapping[str, bytes]) -> None:
         """Bring the blob with what was fetched within reach of a stage that reads it."""
         source = next((s for s in stage.pipeline.stages if s.name in stage.reads and fetches(s)), None)
-        found = attached(source, raws[source.name]) if source is not None else None
-        if source is None or found is None or journey.fetched_bytes:
+        if source is None:
             return
         try:
+            found = attached(source, raws[source.name])
+            if found is None or found.blob == journey.fetched_blob:
+                return
             if journey.folder is None:
                 journey.folder = rooms.new_room()
             journey.file = await local(found.blob, self.blobs, journey.folder)
-        except (BlobMissing, BlobCorrupt):
-            raise Unreadable(source.name) from None
-        journey.fetched_bytes = found.size
+        except (BlobMissing, BlobCorrupt, InputInvalid):
+            raise self._unreadable(journey, source.name) from None
+        journey.fetched_bytes, journey.fetched_blob = found.size, found.blob
         journey.document = journey.document.beside(LocalFile(journey.file))
 
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
@@ -306,7 +309,10 @@ class Runner:
         earlier = stage.pipeline.at(name)
         if journey.document.kind != "url" or earlier is None:
             return False
-        return holds(earlier.codec.decode(await self._raw(journey, name)))
+        try:
+            return holds(earlier.codec.decode(await self._raw(journey, name)))
+        except InputInvalid:
+            raise self._unreadable(journey, name) from None
 
     async def _hand_over(self, journey: Journey, stage: RemoteStage, input_hash: str) -> None:
         """From here on another service has the job; its answer brings it back."""
@@ -409,11 +415,12 @@ class Runner:
         saved = {name: save for name, save in journey.saved.items() if name not in journey.ignored}
         for name in await saving.lost(made, saved, self.blobs):
             if any(one.stage == name for one in made) or self._answered(journey, name):
-                raise Transient(
-                    f"the output of {name} is not where it was put; check the place of the blobs",
-                    code="output_lost",
-                )
+                raise _lost(name)
             raise Unreadable(name)
+
+    def _unreadable(self, journey: Journey, name: str) -> Exception:
+        """The error for a saved output that cannot be read: its stage runs again, unless this very claim saved it."""
+        return _lost(name) if any(made.stage == name for made in journey.outputs) else Unreadable(name)
 
     async def _ran(
         self,
@@ -593,3 +600,8 @@ class Runner:
 def _unstorable(journey: Journey, error: StoreError) -> Outcome:
     failure = Failure(journey.stage, "Unstorable", "unstorable", str(error)[:500])
     return Dead(failure, "what it ended with cannot be stored", crashes=journey.job.crashes)
+
+
+def _lost(name: str) -> Transient:
+    message = f"the output of {name} is not where it was put; check the place of the blobs"
+    return Transient(message, code="output_lost")

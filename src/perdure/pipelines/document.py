@@ -192,8 +192,9 @@ def extract(doc: Document, ctx: Context, fetch: Source) -> Result[Extracted]:
     if fetch.route is not None:
         job = SpawnJob(fetch.route, fetch.route, doc.id)
         return Result(Extracted("", NOTHING, fetch.route), spawn=[job])
-    kept = doc.path if fetch.blob is None else doc.file_of(fetch.blob)
-    content = kept if fetch.content is None else fetch.content
+    content: bytes | Path | None = fetch.content
+    if content is None:
+        content = doc.path if fetch.blob is None else doc.file_of(fetch.blob)
     with open_reader(content, fetch.media_type, fetch.name) as reader:
         if reader.piecemeal:
             parts: list[Part] = list(ctx.items(reader.parts, key=str, run=reader.read))

@@ -588,15 +588,15 @@ class Dialect(CountingSql, FairnessSql, ABC):
         "ORDER BY generation, saved_ms"
     )
     #: What no job of the document can read any more when generation $3 begins: a job reads of each stage the newest
-    #: save of its own generation or earlier ones, and the newest of earlier ones. Some at a time: it is done again
-    #: with the next generation.
+    #: save of its own generation or earlier ones, and the newest of earlier ones. A dead follow-up may run again in its
+    #: generation. Some at a time: it is done again with the next generation.
     SAVED_SUPERSEDED = (
         "DELETE FROM saved WHERE org = $1 AND document_id = $2 AND (pipeline, stage, generation) IN ("
         "SELECT s.pipeline, s.stage, s.generation FROM saved s WHERE s.org = $1 AND s.document_id = $2 "
         "AND EXISTS (SELECT 1 FROM saved n WHERE n.org = s.org AND n.document_id = s.document_id "
         "AND n.pipeline = s.pipeline AND n.stage = s.stage AND n.generation > s.generation AND n.generation < ("
         "SELECT coalesce(min(j.generation), CAST($3 AS int)) FROM job j WHERE j.org = $1 AND j.document_id = $2 "
-        "AND j.finished_ms IS NULL)) LIMIT 1000)"
+        "AND (j.finished_ms IS NULL OR (j.state = 'dead' AND j.key <> 'doc-' || j.document_id)))) LIMIT 1000)"
     )
     ITEMS = (
         "SELECT key, generation, inline, blob FROM item WHERE org = $1 AND document_id = $2 AND pipeline "
