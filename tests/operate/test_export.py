@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
@@ -16,7 +17,7 @@ import pytest
 from perdure.core.chunk import Chunk, Connection
 from perdure.core.model import Policy
 from perdure.errors import InputInvalid
-from perdure.operate.export import Writer, export
+from perdure.operate.export import Writer, encoded, export
 from perdure.operate.restore import Answer, restore
 from perdure.store.blobs import Blobs, DirectoryBlobs
 from perdure.store.operations import ChunkSet, EmittedRow, ItemOutput, NewChunk, NewDocument, NewJob, Requeue
@@ -222,3 +223,15 @@ async def test_connections_of_a_purged_document_go_on_both_sides(world: World) -
 
     assert await world.table("connection") == []
     assert [row["document_id"] for row in await world.table("chunk")] == [first]
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [4, 1, 1, 2], [3, 3], [], [1], [5, 0, 4], [2, 2, 2, 1]])
+async def test_pieces_are_one_text_in_base64(sizes: list[int]) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for n, size in enumerate(sizes):
+            yield bytes([n]) * size
+
+    told = b"".join([text async for text in encoded(pieces())])
+    assert base64.b64decode(told, validate=True) == b"".join(
+        bytes([n]) * size for n, size in enumerate(sizes)
+    )

@@ -18,7 +18,7 @@ from perdure import Transient
 from perdure.core.events import StageSaved
 from perdure.engine import runner, saving
 from perdure.engine.codec import Codec
-from perdure.engine.fetched import conditional
+from perdure.engine.fetched import conditional, saved_raw
 from perdure.pipelines.document import INLINE_BYTES_MAX, documents, extract, fetch
 from perdure.settings import Settings
 from perdure.store.blobs import BlobMissing
@@ -266,7 +266,7 @@ def test_an_unreadable_output_of_the_fetch_is_made_again_and_charges_nothing(
         id_ = app.add(url=web.url("/page"), pipeline=documents).id
         with failing(extract, Transient("not yet")):
             tick(app)
-        read, seen = runner.saved_raw, list[bool]()
+        read, seen = saved_raw, list[bool]()
 
         async def broken_once(save: Any, blobs: Any) -> bytes | None:
             if save.stage == "fetch" and not seen:

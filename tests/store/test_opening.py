@@ -50,14 +50,16 @@ async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path) -> None
 
 
 async def test_a_place_in_which_nothing_can_be_made_is_named() -> None:
-    with pytest.raises(StoreUnavailable, match=r"cannot open /proc/perdure\.db: No such file or directory"):
+    with pytest.raises(
+        StoreUnavailable, match=r"cannot open /proc/perdure\.db\.d: No such file or directory"
+    ):
         await open_store("sqlite:////proc/perdure.db").open()
 
 
 async def test_a_directory_for_locks_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "perdure.db.d").write_text("somebody's file")
 
-    with pytest.raises(StoreUnavailable, match=r"cannot open .*perdure\.db: Not a directory"):
+    with pytest.raises(StoreUnavailable, match=r"cannot open .*perdure\.db\.d/locks: Not a directory"):
         await open_store(f"sqlite:///{tmp_path}/perdure.db").open()
 
 

@@ -97,6 +97,36 @@ async def test_parts_of_names_are_found_as_they_are_and_bounded(world: World) ->
         await named("a" * (NAME_PART_MAX + 1))
 
 
+async def test_letters_beyond_ascii_are_found_in_either_case(world: World) -> None:
+    (id_,) = await world.add(document(name="Übersicht ÉTÉ.pdf"))
+    for part in ("Übersicht", "übersicht", "ÜBERSICHT", "été", "ÉTÉ"):
+        assert [one.id for one in await world.store.documents(ORG, name=part)] == [id_], part
+
+
+async def test_a_list_by_state_waits_for_no_walk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def turn(_org: str | None) -> AsyncIterator[None]:
+        asked.append(True)
+        yield
+
+    asked: list[bool] = []
+    monkeypatch.setattr(world.store.walks, "turn", turn)
+    assert not await world.store.documents(ORG, "dead")
+    assert not asked
+
+
+async def test_a_read_that_was_given_up_leaves_its_connection_soon(sqlite_world: World) -> None:
+    def endless() -> Steps[Any]:
+        yield Query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+
+    for _ in range(READERS):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await sqlite_world.store.driver.read(endless)
+    async with asyncio.timeout(sqlite.STATEMENT_S / 3):  # a read that goes on takes all of it
+        await sqlite_world.store.now_ms()
+
+
 async def test_a_read_that_takes_too_long_is_ended_and_the_connection_serves_on(
     sqlite_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

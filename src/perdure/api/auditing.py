@@ -15,12 +15,12 @@ from fastapi.responses import Response, StreamingResponse
 from perdure.api.caller import Operator
 from perdure.api.overview import AuditView, LastAudit
 from perdure.api.refused import Refused
-from perdure.api.shared import NDJSON, PROBLEMS, Service
+from perdure.api.shared import NDJSON, PROBLEMS, Bounded, Service
 from perdure.api.views import Act
 from perdure.operate.audit import Audit, Progress
 from perdure.service import AsyncPerdure
 
-router = APIRouter(prefix="/v3/audit", tags=["operators"], responses=PROBLEMS)
+router = APIRouter(prefix="/v3/audit", tags=["operators"], responses=PROBLEMS, route_class=Bounded)
 
 
 @router.get("", response_model=LastAudit)

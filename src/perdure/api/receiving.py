@@ -182,7 +182,12 @@ class Share:
                 429, "rate_limited", "other uploads of this organisation take its share of the disk; wait for them",
                 retry_after_s=turns.AGAIN_S,
             )  # fmt: skip
-        raise Refused(507, "storage_full", "the server's disk is full; nothing was taken in, try again later")
+        why = (
+            "the upload is larger than its organisation's share (half) of the server's free disk"
+            if free >= size
+            else "the server's disk is full"
+        )
+        raise Refused(507, "storage_full", f"{why}; nothing was taken in, try again later")
 
     def take(self, directory: Path, size: int) -> None:
         """Count so many bytes more, which are about to be written. Raises: Refused."""

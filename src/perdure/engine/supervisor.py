@@ -100,7 +100,7 @@ class Supervisor:
                         if self._stop.is_set():
                             break
                         if status == USAGE or self._worker == 0:
-                            return abs(status)
+                            return status if status >= 0 else 1
                     elif await self._opened_for(hello, child, stop_keeping):
                         await self._watch(child)
                 finally:

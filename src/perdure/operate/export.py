@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import field
 from pathlib import Path
@@ -179,14 +179,26 @@ async def line(one: Archived, blobs: Blobs) -> AsyncGenerator[bytes, None]:
         yield b',"content":null}\n'
         return
     yield CONTENT
-    rest = content
     if large(one):
         async with aclosing(blobs.stream(blob)) as pieces:
-            async for piece in pieces:
-                whole = (len(rest) + len(piece)) // 3 * 3 - len(rest)
-                yield base64.b64encode(rest + piece[:whole])
-                rest = piece[whole:]
-    yield base64.b64encode(rest) + b'"}\n'
+            async for text in encoded(pieces):
+                yield text
+    else:
+        yield base64.b64encode(content)
+    yield b'"}\n'
+
+
+async def encoded(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The bytes in base64 as one text, a piece at a time: padding stands at its end alone."""
+    rest = b""
+    async for piece in pieces:
+        rest += piece
+        whole = len(rest) // 3 * 3
+        if whole:
+            yield base64.b64encode(rest[:whole])
+        rest = rest[whole:]
+    if rest:
+        yield base64.b64encode(rest)
 
 
 def _opened(head: dict[str, Any]) -> bytes:

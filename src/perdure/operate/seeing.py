@@ -68,7 +68,8 @@ class Seeing(Desk):
         pages = [await self.timeline_page(document_id, org)]
         while (after := pages[-1].next) is not None:
             pages.append(await self.timeline_page(document_id, org, after=after))
-        return [one for each in reversed(pages) for one in each.timeline]
+        told = [one for each in reversed(pages) for one in each.timeline]
+        return told if len(pages) == 1 else sorted(told, key=lambda one: one.at_ms)
 
     async def timeline_page(
         self, document_id: str, org: str | None = None, *, after: str | None = None, limit: int = ATTEMPTS_MAX

@@ -39,7 +39,7 @@ class Wanted:
     stage: str | None = None
     collection: str | None = None
     pipeline: str | None = None
-    name: str | None = None  # a part of it, in lower case
+    name: tuple[str, ...] = ()  # parts of it in lower case, one of which must be there
     position: str = "instr"  # the function that finds a text in another one
     created_from_ms: int | None = None
     created_to_ms: int | None = None
@@ -51,7 +51,7 @@ class Wanted:
     @property
     def narrow(self) -> bool:
         """Whether some of the documents that are looked at may not fit."""
-        more = (self.stage, self.pipeline, self.name, self.finished_from_ms, self.finished_to_ms)
+        more = (self.stage, self.pipeline, self.name or None, self.finished_from_ms, self.finished_to_ms)
         alone = self.collection is not None and self.org is None
         return bool(self.states) or alone or any(value is not None for value in more)
 
@@ -134,7 +134,9 @@ def _narrower(asked: Conditions, w: Wanted, t: str = "d.") -> None:
     if w.org is None:
         asked.where(f"{t}collection = {{}}", w.collection)
     asked.where(f"{t}pipeline = {{}}", w.pipeline)
-    asked.where(f"{w.position}(lower({t}name), {{}}) > 0", w.name)
+    if w.name:
+        found = (f"{w.position}(lower({t}name), {asked.put(part)}) > 0" for part in w.name)
+        asked.conditions.append(f"({' OR '.join(found)})")
     asked.where(f"{t}finished_ms >= {{}}", w.finished_from_ms)
     asked.where(f"{t}finished_ms < {{}}", w.finished_to_ms)
 

@@ -56,21 +56,24 @@ class Listing(Reading):
         states = (state,) if isinstance(state, str) else tuple(state or ())
         place = None if after is None else Place.of(after)
         wanted = Wanted(
-            org, tuple(map(str, states)), stage, collection, pipeline, _part(name), self.sql.POSITION,
+            org, tuple(map(str, states)), stage, collection, pipeline, _parts(name), self.sql.POSITION,
             after=place, limit=limit, **times,
         )  # fmt: skip
-        if not wanted.narrow:
+        if name is None and pipeline is None:  # an index leads to the documents
             return await self._read(lambda: _page(self.sql, wanted))
         async with self.walks.turn(org):
             return await self._read(lambda: _page(self.sql, wanted))
 
 
-def _part(name: str | None) -> str | None:
-    """The part of a name as the database looks for it. Raises: InputInvalid for one that is long: the time of a look
-    grows with it."""
-    if name is not None and len(name) > NAME_PART_MAX:
+def _parts(name: str | None) -> tuple[str, ...]:
+    """A part of a name as the database looks for it: databases make small letters of A to Z at least, and some of no
+    others. Raises: InputInvalid for one that is long: the time of a look grows with it."""
+    if name is None:
+        return ()
+    if len(name) > NAME_PART_MAX:
         raise InputInvalid(f"a part of a name has at most {NAME_PART_MAX} characters, not {len(name)}")
-    return None if name is None else name.lower()
+    cases = (name.lower(), name, name.upper())
+    return tuple(dict.fromkeys("".join(c.lower() if c.isascii() else c for c in one) for one in cases))
 
 
 def _page(sql: Any, w: Wanted) -> Steps[list[Status]]:
@@ -83,7 +86,7 @@ def _page(sql: Any, w: Wanted) -> Steps[list[Status]]:
         found = [rows.status(row) for row in (yield look(w, size))]
         reached = (yield looked(w, size)) if w.narrow and len(found) < w.limit else []
         last = Place(*reached[0]) if reached else None
-    elif w.pipeline is None and w.name is None:
+    elif w.pipeline is None and not w.name:
         found, last = yield from _look_at_all(sql, w, orgs, size)
     else:
         found, last = [], w.after or Place.first()

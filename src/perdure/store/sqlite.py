@@ -149,7 +149,10 @@ class SqliteDriver:
         return await self.write(steps)  # one at a time, whoever writes
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        given_up = threading.Event()
+
         def run() -> T:
+            self._local.given_up = given_up
             with mapped():
                 if not self.only_looks:
                     self._files.check()
@@ -161,7 +164,11 @@ class SqliteDriver:
                     self._local.end_s = math.inf
                     connection.execute("ROLLBACK")
 
-        return await self._in(self._readers, run)
+        try:
+            return await self._in(self._readers, run)
+        except asyncio.CancelledError:
+            given_up.set()  # the thread reads on, and must not for long
+            raise
 
     async def snapshot(self, steps: Callable[[], Steps[T]]) -> T:
         return await self.read(steps)
@@ -193,7 +200,8 @@ class SqliteDriver:
 
     def _read_progressed(self) -> bool:
         """Called by SQLite in the thread that reads; True ends the statement."""
-        return time.monotonic() > float(self._local.end_s)
+        given_up: threading.Event = self._local.given_up
+        return given_up.is_set() or time.monotonic() > float(self._local.end_s)
 
     def _progressed(self) -> bool:
         """Called by SQLite while a statement runs; True ends it."""
@@ -422,7 +430,7 @@ def mapped(path: Path | None = None) -> Iterator[None]:
         raise DataRefused(str(error), code == apsw.SQLITE_CONSTRAINT_FOREIGNKEY) from error
     except apsw.InterruptError as error:
         raise StoreBusy(
-            f"a statement took longer than {STATEMENT_S:g} s; make it smaller", code="lock_timeout"
+            f"a statement took longer than {STATEMENT_S:g} s; ask for less at a time", code="lock_timeout"
         ) from error
     except apsw.FullError as error:
         raise StoreUnavailable("the disk is full; free some space") from error
