@@ -147,7 +147,9 @@ def retry_never_scheduled() -> Iterator[None]:
 def cleanup_on_resume() -> Iterator[None]:
     """A second attempt starts from nothing."""
 
-    async def saves(self: SqlStore, org: str, document_id: str, pipeline: str) -> list[SavedStage]:
+    async def saves(
+        self: SqlStore, org: str, document_id: str, pipeline: str, generation: int | None = None
+    ) -> list[SavedStage]:
         await self._change(Query("DELETE FROM saved WHERE document_id = $1", (document_id,)))
         return []
 
