@@ -108,26 +108,27 @@ app = Perdure("sqlite:///{store}", pipelines=[notes])
 
 
 @contextmanager
-def served(directory: Path, end: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server whose worker ends like that at its start."""
+def served(directory: Path, end: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """A server whose worker ends like that at its start, its port, and the lines before it named its address: a worker
+    may say something sooner."""
     (directory / "odd.py").write_text(APP.format(end=end, store=directory / "p.db"))
     command = [*COMMAND, "serve", "odd:app", "--port", "0"]
     process = subprocess.Popen(command, cwd=directory, env=environment(), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        said = process.stderr.readline()
+        before, said = "", process.stderr.readline()
         while " on http://127.0.0.1:" not in said:
             assert said, process.wait()
-            said = process.stderr.readline()
-        yield process, int(said.partition("http://127.0.0.1:")[2].partition(",")[0])
+            before, said = before + said, process.stderr.readline()
+        yield process, int(said.partition("http://127.0.0.1:")[2].partition(",")[0]), before
     finally:
         process.kill()
         process.communicate()
 
 
 def test_a_worker_that_refuses_to_start_ends_the_server(tmp_path: Path) -> None:
-    with served(tmp_path, 'raise SettingInvalid("THE_SETTING is wrong")') as (process, _):
-        said = process.communicate(timeout=60)[1]
+    with served(tmp_path, 'raise SettingInvalid("THE_SETTING is wrong")') as (process, _, before):
+        said = before + process.communicate(timeout=60)[1]
     assert process.returncode == 2
     assert "THE_SETTING is wrong [setting_invalid]" in said
     assert "worker 1 ended with status 2 and would do so again; the server ends, too" in said
@@ -135,7 +136,7 @@ def test_a_worker_that_refuses_to_start_ends_the_server(tmp_path: Path) -> None:
 
 
 def test_a_server_whose_worker_does_not_run_says_so_and_takes_documents(tmp_path: Path) -> None:
-    with served(tmp_path, "os._exit(7)") as (_, port):
+    with served(tmp_path, "os._exit(7)") as (_, port, _):
         url, down = f"http://127.0.0.1:{port}", ["worker 1 ended with status 7"]
         until_s = time.monotonic() + 60
         seen = []
