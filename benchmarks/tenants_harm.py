@@ -130,7 +130,7 @@ class Hostile:
         await asyncio.gather(*(lane() for _ in range(number)))
 
     async def _whole(self, number: int, what: str, path: str) -> None:
-        """Ask for this on so many connections, read each answer to its end, and begin again."""
+        """Repeat this request on a number of connections and read each answer to its end."""
         asked = f"GET {path} HTTP/1.1\r\nConnection: close\r\n{self.head}\r\n".encode()
 
         async def lane() -> None:

@@ -122,7 +122,7 @@ async def why(service: Service, caller: Reader, id_: DocumentId) -> Why:
 async def timeline(
     service: Service, caller: Reader, id_: DocumentId, after: OlderThan = None, limit: AtMost = 1000
 ) -> Timeline:
-    """What happened to it, in order; of a long history the last part, which has so many attempts and acts."""
+    """The history of the document in order. Of a long one, the newest part with at most `limit` attempts and acts."""
     found = await service.timeline_page(id_, caller.org, after=after, limit=limit)
     return Timeline(timeline=found.timeline, next=found.next)
 
