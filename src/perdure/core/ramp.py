@@ -25,8 +25,8 @@ PROBE_GROWTH = 1.2
 START_PER_S, START_SHARE = 1.0, 0.1
 GROWTH, GROWTH_UNKNOWN = 1.5, 2.0  # per second
 OVER = 1.2  # of what is usual
-#: What is lent of the documents that end well: so much until their number has been the same for the first time, so much
-#: until the next, as much as they are until the third, a little more until the last, and again from DRAINED_S - 1 on.
+#: Shares of the documents that end well, by the seconds since their number last grew: LIFT until LIFT_S, DRAIN until
+#: DRAINED_S, all until STEADY_S, LOOK until LOOKED_S; then the seconds begin again at AGAIN_FROM_S.
 LIFT, LIFT_S = 1.2, 3.0
 DRAIN, DRAINED_S = 0.85, 6.0
 STEADY_S = 10.0
