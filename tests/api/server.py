@@ -26,9 +26,15 @@ def read(doc: Document) -> str:
 
 
 @cache
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document of a server."""
+    document: dict[str, Any] = build(AsyncPerdure("sqlite:///unused.db")).openapi()
+    return document
+
+
 def paths_of_openapi() -> dict[str, Any]:
     """The paths of the OpenAPI document."""
-    paths: dict[str, Any] = build(AsyncPerdure("sqlite:///unused.db")).openapi()["paths"]
+    paths: dict[str, Any] = openapi_document()["paths"]
     return paths
 
 
