@@ -50,11 +50,13 @@ test: setup $(COMPILED) ## run the tests that need Python alone: every behaviour
 test-all: setup $(COMPILED) ## run what make test leaves out: PostgreSQL for all, RabbitMQ, Prometheus, kills (installs Debian packages as root)
 	$(PYTEST) -n $(JOBS) --maxprocesses=8 --dist=worksteal --suite full tests
 
-check: setup ## lint, format, types, layers
+check: setup ## lint, format, types, layers, shape and language of the sources
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py
+	$(BIN)/python scripts/prose.py
 
 format: setup ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
