@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from perdure.api import turns
 from perdure.api.refused import Refused
-from perdure.api.turns import AT_ONCE, MANY, TURN, Ending, Turns, pass_on
+from perdure.api.turns import AT_ONCE, MANY, REFUSED_S, TURN, Ending, Turns, owe, pass_on
 from tests.api.server import Server
 from tests.api.test_connections import dialled
 
@@ -156,6 +157,50 @@ async def test_uploads_of_an_organisation_pause_together(one: Asking) -> None:
 
 
 @asking
+async def test_the_next_upload_pays_for_work_beside_the_event_loop(one: Asking) -> None:
+    one.ask("b")
+    one.ask("a")
+    await settle()
+    owe(one.entered[-1][1], 0.1)
+    upload = asyncio.create_task(one.turns.pace("a", 0.0))
+    done, _ = await asyncio.wait({upload}, timeout=0.2)
+    assert not done
+    await asyncio.wait_for(upload, 5)  # 0.3 s in all
+
+
+@asking
+async def test_work_of_who_is_alone_costs_nothing(one: Asking) -> None:
+    one.turns = Turns()
+    one.ask("a")
+    await settle()
+    owe(one.entered[-1][1], 60.0)
+    await asyncio.wait_for(one.turns.pace("a", 1.0), 0.1)
+
+
+@asking
+async def test_who_is_refused_hears_so_later_beside_others(one: Asking) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await one.turns.take("a", scope)
+        await send({"type": "http.response.start", "status": 429, "headers": []})
+
+    async def answered_s() -> float:
+        sent_s: list[float] = []
+
+        async def send(message: Message) -> None:
+            sent_s.append(time.monotonic())
+
+        began_s = time.monotonic()
+        await Ending(refuse)({"type": "http"}, lambda: asyncio.sleep(0), send)  # type: ignore[arg-type,return-value]
+        return sent_s[0] - began_s
+
+    one.ask("b")
+    await settle()
+    assert await answered_s() >= REFUSED_S
+    one.turns = Turns()
+    assert await answered_s() < REFUSED_S
+
+
+@asking
 async def test_uploads_of_who_is_alone_do_not_pause(one: Asking) -> None:
     await one.ask("a")
     async with asyncio.timeout(1):
@@ -254,7 +299,9 @@ async def test_so_many_requests_wait_and_more_are_refused(one: Asking) -> None:
     asked = [one.ask("a") for _ in range(1000)]
     await settle()
     assert one.turns.waiting == 100
+    assert not any(task.done() and task.exception() for task in asked)  # or a flood would ask again at once
 
+    await asyncio.sleep(1.2 * REFUSED_S)
     refused = [task.exception() for task in asked if task.done() and task.exception() is not None]
     assert len(refused) == 1000 - 100 - AT_ONCE
     assert all(isinstance(error, Refused) and error.status == 429 for error in refused)

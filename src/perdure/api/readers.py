@@ -13,6 +13,7 @@ import logging
 import os
 import pickle
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -94,13 +95,24 @@ class Readers:
         self._idle: list[Reader] = []
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def run(self, org: str, work: Callable[[*Ts], T], *args: *Ts, room: Path | None = None) -> T:
-        """Do the work, a function of a module, in one of the processes; files that come of it are in the room. Raises:
-        what it raises; Refused."""
+    async def run(
+        self,
+        org: str,
+        work: Callable[[*Ts], T],
+        *args: *Ts,
+        room: Path | None = None,
+        took: Callable[[float], None] = lambda _: None,
+    ) -> T:
+        """Do the work, a function of a module, in one of the processes; files that come of it are in the room. `took`
+        gets the seconds that the process worked. Raises: the errors of the work; Refused."""
         piece = pickle.dumps((work, args), pickle.HIGHEST_PROTOCOL)
         try:
             async with self._places.place(org):
-                answer = await self._answer(piece)
+                began_s = time.monotonic()
+                try:
+                    answer = await self._answer(piece)
+                finally:
+                    took(time.monotonic() - began_s)
             result: T = await asyncio.to_thread(answers.decode, answer, room)
         except Malformed as error:
             log.error("%s", error)

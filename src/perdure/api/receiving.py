@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar, TypeVarTuple
@@ -120,7 +121,9 @@ async def read_body(request: Request, org: str, body: Received, work: Callable[[
     """Do the work that reads the body: here if it is light, else in a process of its own. Raises: what it raises."""
     heavy = isinstance(body.json, Path) or not is_light(body.json or b"", *body.fields.values())
     readers: Readers = request.app.state.readers
-    return await readers.run(org, work, *args, room=body.room) if heavy else work(*args)
+    if not heavy:
+        return work(*args)
+    return await readers.run(org, work, *args, room=body.room, took=partial(turns.owe, request.scope))
 
 
 class Uploads:

@@ -9,10 +9,12 @@ that floods it a quarter. An organisation that is alone waits for nothing.
 A request that takes longer than 0.1 s waits itself, for its body, a file or the store, and counts no more: uploads,
 searches and streams of one organisation do not wait for each other. The pause after it stays, or a server that is slow
 because of a flood would let in all of it. Bodies come in pieces: while others ask, all uploads of an organisation
-together take a quarter of the time (`pace`).
+together take a quarter of the time (`pace`). The work of a process that reads heavy JSON counts as well: the next body
+of that organisation pays for it (`owe`).
 
 At most 100 requests of an organisation wait, and only as long as their clients do. While 32 of its uploads pause, the
-organisation begins no other.
+organisation begins no other. While others ask, the answer 429 is sent a quarter of a second later: a client that asks
+again at once would take the time of the server with refusals alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.api.metered import CONNECTION
 from perdure.api.refused import Refused
@@ -41,8 +43,10 @@ PIECE_S = (
     PIECE_BYTES / PIECE_PER_S
 )  # of parsing and handling, after which an upload may have to pause as well
 PAUSE_MAX_S = 2.0  # between looks whether an upload must still pause
+REFUSED_S = 0.25  # before the answer that says to wait
 COUNTS_S = 0.1  # that a request counts at most
 RECENT_S = 1.0  # for this long after its last request an organisation is taken to ask
+TOO_MANY = 429
 TURN = "perdure.turn"
 
 
@@ -71,6 +75,7 @@ class Turns:
 
     async def _wait(self, org: str, own: _Of, scope: Scope) -> None:
         if len(own.waiting) >= WAITING_MAX:
+            await self.delay_refusal(org)
             raise Refused(
                 429, "rate_limited", f"{WAITING_MAX} requests of this organisation wait for their turn; wait",
                 retry_after_s=AGAIN_S,
@@ -98,6 +103,11 @@ class Turns:
     def _others_ask(self, org: str, now_s: float) -> bool:
         return now_s - (self._other_s if org == self._last else self._last_s) < RECENT_S
 
+    async def delay_refusal(self, org: str) -> None:
+        """Keep the organisation from asking again at once, where others ask."""
+        if self._others_ask(org, self._now_s()):
+            await asyncio.sleep(REFUSED_S)
+
     def end(self, org: str, took_s: float) -> None:
         """A request counts no more; if others wait behind it, the next one's turn comes after a pause."""
         own = self._of[org]
@@ -119,20 +129,27 @@ class Turns:
         if not own.counted and not own.waiting:
             del self._of[org]
 
-    async def pace(self, org: str, took_s: float) -> None:
-        """Wait as all uploads of the organisation together must after one of them took so long; not at all where no
-        other organisation asks."""
+    def owe(self, org: str, took_s: float) -> float:
+        """Seconds that the next piece of an upload of the organisation must wait after something that took so long; 0
+        where no other organisation asks."""
         now_s = self._now_s()
         if not self._others_ask(org, now_s):
             self._paced.pop(org, None)
-            return
+            return 0.0
         until_s = max(self._paced.get(org, 0.0), now_s - took_s) + (1 + PAUSES) * took_s
         self._paced[org] = until_s
         for idle in [each for each, at_s in self._paced.items() if at_s < now_s]:
             del self._paced[idle]
+        return until_s - now_s
+
+    async def pace(self, org: str, took_s: float) -> None:
+        """Wait as all uploads of the organisation together must after one of them took so long; not at all where no
+        other organisation asks."""
+        left_s = self.owe(org, took_s)
+        if not left_s:
+            return
         self._pausing[org] += 1
         try:
-            left_s = until_s - now_s
             while left_s > 0 and self._others_ask(org, self._now_s()):
                 step_s = min(left_s, PAUSE_MAX_S)
                 await asyncio.sleep(step_s)
@@ -206,6 +223,15 @@ class _Turn:
         """It took so long to parse its body; the next piece pays for it."""
         self._took_s += took_s
 
+    async def delay_refusal(self) -> None:
+        """Wait before the answer that says to wait, and count no more."""
+        self.end()
+        await self._turns.delay_refusal(self.org)
+
+    def owe(self, took_s: float) -> None:
+        """Work for it took so long beside the event loop: the next upload pays for it."""
+        self._turns.owe(self.org, took_s)
+
     def check_uploads(self) -> None:
         """Check that its body may come. Raises: Refused."""
         self._turns.check_uploads(self.org)
@@ -237,6 +263,12 @@ async def received(scope: Scope, size: int, took_s: float) -> None:
         await turn.received(size, took_s)
 
 
+def owe(scope: Scope, took_s: float) -> None:
+    """A process of the server worked so long for the request: the next upload of the organisation pays for it."""
+    if (turn := scope.get(TURN)) is not None:
+        turn.owe(took_s)
+
+
 def check_uploads(scope: Scope) -> None:
     """Check that the body of the request may come, if it may be large. Raises: Refused."""
     if (turn := scope.get(TURN)) is not None:
@@ -246,14 +278,19 @@ def check_uploads(scope: Scope) -> None:
 
 
 class Ending:
-    """Ends the turn of each request when it has been answered."""
+    """Ends the turn of each request when it has been answered, and delays refusals."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message.get("status") == TOO_MANY and (turn := scope.get(TURN)) is not None:
+                await turn.delay_refusal()
+            await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, answer)
         finally:
             if (turn := scope.get(TURN)) is not None:
                 turn.end()

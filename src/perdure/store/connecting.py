@@ -28,7 +28,7 @@ from perdure.store.searching import EACH, THRESHOLD, Searching
 
 TRIES = 20
 #: Lists that are filled, and written, at a time.
-PIECE = 40
+PIECE = 20
 
 #: One at a time in an organisation, and none while the chunks of what it tells of change. PostgreSQL only.
 ALONE = (

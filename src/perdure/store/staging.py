@@ -23,7 +23,7 @@ from perdure.store.operations import NewChunk, Save
 if TYPE_CHECKING:
     from perdure.store.sql_store import SqlStore
 
-SLICE = 50  # chunks of a transaction
+SLICE = 25  # chunks of a transaction
 COLLECTION = "SELECT collection FROM document WHERE org = $1 AND id = $2"
 KNOWN = (
     "SELECT id FROM chunk WHERE org = $1 AND document_id = $2 "
