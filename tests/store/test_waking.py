@@ -114,3 +114,18 @@ async def test_a_worker_with_a_slot_to_spare_is_woken_however_busy_it_is(world: 
     await world.add(document(), document())
     await world.store.claim(Claim(world.worker, (QUEUE,), new_token(), 2, idle=True))
     assert [row["idle"] for row in await world.table("worker") if row["id"] == world.worker] == [False]
+
+
+async def test_two_that_begin_to_listen_at_once_both_hear(world: World) -> None:
+    """While the connection is busy: each of them took the other for the one that tells the server."""
+    other = await world.another()
+    await other.driver.tend()  # it is connected
+    first, second = asyncio.Event(), asyncio.Event()
+    await asyncio.gather(other.driver.lock("test", 1), other.listen(first.set), other.listen(second.set))
+    await world.claim()  # nothing there: this worker is marked idle
+
+    await world.add(document())
+
+    async with asyncio.timeout(90):
+        await first.wait()
+        await second.wait()

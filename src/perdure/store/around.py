@@ -40,7 +40,7 @@ LOST = (
     "WHERE o.org = n.org AND o.document_id = $2 AND o.id = n.other_id AND o.model = n.model)"
 )
 #: The worst score in a list, None unless it is full; what leads nowhere does not count. Looked up chunk by chunk: a
-#: server without statistics would join whole tables.
+#: server without statistics would join whole tables. Lists have many chunks in common: PostgreSQL looks each up once.
 WORST = Each(
     "SELECT r.num, (SELECT CASE WHEN count(*) >= $2 THEN min(n.score) END "
     "FROM chunk c CROSS JOIN connection n CROSS JOIN chunk o "
@@ -48,6 +48,14 @@ WORST = Each(
     "AND n.model = c.model AND o.org = $1 AND o.document_id = n.other_document_id AND o.id = n.other_id "
     "AND o.model = n.model) FROM {r}",
     2,
+    of_all="WITH entry AS MATERIALIZED (SELECT r.num, n.* FROM {r} CROSS JOIN LATERAL ("
+    "SELECT n.other_document_id, n.other_id, n.model, n.score FROM chunk c CROSS JOIN LATERAL ("
+    "SELECT * FROM connection n WHERE n.org = $1 AND n.document_id = c.document_id AND n.chunk_id = c.id "
+    "AND n.model = c.model OFFSET 0) n WHERE c.num = r.num OFFSET 0) n), "
+    "there AS MATERIALIZED (SELECT * FROM (SELECT DISTINCT other_document_id, other_id, model FROM entry) x "
+    "WHERE EXISTS (SELECT 1 FROM chunk o WHERE o.org = $1 AND o.document_id = x.other_document_id "
+    "AND o.id = x.other_id AND o.model = x.model OFFSET 0)) "
+    "SELECT num, min(score) FROM entry NATURAL JOIN there GROUP BY num HAVING count(*) >= $2",
     num="bigint",
 )
 PLACES = Each(

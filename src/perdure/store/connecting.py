@@ -41,20 +41,25 @@ LOCK = Each(
     1,
     document_id="text",
 )
+#: OFFSET 0, here and below: a row by its key, never a join, which a server without statistics makes of whole tables.
 THERE = Each(
-    "SELECT 1 FROM {r} CROSS JOIN chunk c "
-    "WHERE c.org = $1 AND c.document_id = r.document_id AND c.id = r.id AND c.model = r.model",
+    "SELECT 1 FROM {r} WHERE EXISTS (SELECT 1 FROM chunk c WHERE c.org = $1 AND c.document_id = r.document_id "
+    "AND c.id = r.id AND c.model = r.model LIMIT 1 OFFSET 0)",
     1,
     document_id="text",
     id="text",
     model="text",
 )
+_LISTED = (
+    "SELECT n.document_id, n.chunk_id, n.other_document_id, n.other_id, n.score, n.model FROM {r} CROSS JOIN {n} "
+    "WHERE EXISTS (SELECT 1 FROM chunk o WHERE o.org = $1 AND o.document_id = n.other_document_id "
+    "AND o.id = n.other_id AND o.model = n.model LIMIT 1 OFFSET 0)"
+)
+_OF_R = "n.org = $1 AND n.document_id = r.document_id AND n.chunk_id = r.id"
 LISTED = Each(
-    "SELECT n.document_id, n.chunk_id, n.other_document_id, n.other_id, n.score, n.model "
-    "FROM {r} CROSS JOIN connection n CROSS JOIN chunk o "
-    "WHERE n.org = $1 AND n.document_id = r.document_id AND n.chunk_id = r.id AND o.org = $1 "
-    "AND o.document_id = n.other_document_id AND o.id = n.other_id AND o.model = n.model",
+    f"{_LISTED} AND {_OF_R}".replace("{n}", "connection n"),
     1,
+    of_all=_LISTED.replace("{n}", f"LATERAL (SELECT * FROM connection n WHERE {_OF_R} OFFSET 0) n"),
     document_id="text",
     id="text",
 )

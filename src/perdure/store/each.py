@@ -10,13 +10,16 @@ SLICE = 500
 
 
 class Each:
-    """`SELECT … FROM {r} CROSS JOIN …`; the columns of `r` with PostgreSQL's types."""
+    """`SELECT … FROM {r} CROSS JOIN …`; the columns of `r` with PostgreSQL's types.
 
-    def __init__(self, text: str, scalars: int, **columns: str) -> None:
+    `of_all` is another text for PostgreSQL, which has all rows at a time.
+    """
+
+    def __init__(self, text: str, scalars: int, of_all: str | None = None, **columns: str) -> None:
         arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(columns.values(), scalars + 1))
         values = ", ".join(f"${n} AS {name}" for n, name in enumerate(columns, scalars + 1))
         self.texts = {
-            "postgres": text.replace("{r}", f"unnest({arrays}) AS r({', '.join(columns)})"),
+            "postgres": (of_all or text).replace("{r}", f"unnest({arrays}) AS r({', '.join(columns)})"),
             "sqlite": text.replace("{r}", f"(SELECT {values}) AS r"),
         }
 

@@ -290,8 +290,7 @@ class PostgresDriver:
     async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         self._heard.append(heard)
         async with self._direct_connection() as connection:
-            if len(self._heard) == 1:
-                await connection.add_listener(CHANNEL, self._notified)
+            await connection.add_listener(CHANNEL, self._notified)  # once, however often it is added
 
         async def stop() -> None:
             self._heard.remove(heard)

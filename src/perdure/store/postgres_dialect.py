@@ -387,12 +387,13 @@ class PostgresDialect(Dialect):
         "CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) "
         "WHERE CAST($1 AS text) IS NOT NULL"
     )
+    #: OFFSET 0: as a join, each row would be compared with all chunks of its organisation.
     CONNECTION_ADD = insert(
         "connection",
         NEW_CONNECTION,
         "WHERE EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org AND c.document_id = r.document_id "
-        "AND c.id = r.chunk_id) AND EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org "
-        f"AND c.document_id = r.other_document_id AND c.id = r.other_id) {UPSERT_CONNECTION}",
+        "AND c.id = r.chunk_id OFFSET 0) AND EXISTS (SELECT 1 FROM chunk c WHERE c.org = r.org "
+        f"AND c.document_id = r.other_document_id AND c.id = r.other_id OFFSET 0) {UPSERT_CONNECTION}",
     )
     CONNECTION_DROP = (
         f"DELETE FROM connection n USING {unnest(dict(list(NEW_CONNECTION.items())[:5]))} WHERE n.org = r.org "

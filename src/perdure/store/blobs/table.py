@@ -49,6 +49,9 @@ SENDING = (
 #: Puts at a time. One holds a connection for as long as its client sends, and whoever reads needs one, too.
 WRITES_MAX = 2
 
+#: Seconds of rest for each second in which a part was written, and at most.
+REST, REST_MAX_S = 2.0, 0.2
+
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 _HEAD_PUT = f"""
@@ -93,7 +96,7 @@ class TableBlobs:
         async with self._transaction() as connection:
             await connection.fetchrow(_HEAD_PUT, digest, len(data))
             for part, start in enumerate(range(0, len(data), CHUNK_BYTES)):
-                await connection.execute(_PART_PUT, digest, part, view[start : start + CHUNK_BYTES])
+                await _put_part(connection, digest, part, view[start : start + CHUNK_BYTES])
         return digest
 
     async def put_file(self, path: Path) -> tuple[str, int]:
@@ -105,7 +108,7 @@ class TableBlobs:
                 await connection.fetchrow(_HEAD_PUT, digest, size)
                 while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     stored.update(piece)
-                    await connection.execute(_PART_PUT, digest, part, piece)
+                    await _put_part(connection, digest, part, piece)
                     part += 1
                 if stored.hexdigest() != digest:
                     raise changed(path)
@@ -199,6 +202,16 @@ class TableBlobs:
         with _reported():
             async with self._writing, self._connect() as connection, transaction(connection):
                 yield connection
+
+
+async def _put_part(connection: Connection, digest: str, part: int, piece: bytes | memoryview) -> None:
+    """Write it. A full part is followed by a rest: a commit waits until the log of all that was written before it is
+    on the disk, so without rests a large blob keeps everybody waiting until its last part is."""
+    now_s = asyncio.get_running_loop().time
+    began_s = now_s()
+    await connection.execute(_PART_PUT, digest, part, piece)
+    if len(piece) == CHUNK_BYTES:
+        await asyncio.sleep(min(REST_MAX_S, REST * (now_s() - began_s)))
 
 
 @contextmanager
