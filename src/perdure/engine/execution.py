@@ -87,7 +87,7 @@ class Execution:
         self.stage = stage
         self.input_hash = input_hash
         self.raws = raws
-        self.work = journey.begins(stage, runner.looked_ms)
+        self.work = journey.begins(stage, runner.availability.looked_ms)
         self.work.saved()
         self.items: dict[str, bytes] = {}
         self.over = False

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from perdure.core.events import AttemptStarted, Events, StageHandedOver, StageSaved, StageSkipped, WriteFenced
 from perdure.core.gathered import Gathered
-from perdure.core.lane import is_large, lane_of, sized, uses_of
+from perdure.core.lane import is_large, sized, uses_of
 from perdure.core.model import repairs
 from perdure.core.naming import NAME, NAME_RULE
 from perdure.core.outcome import (
@@ -36,18 +36,14 @@ from perdure.core.outcome import (
     outcome,
     telling,
 )
-from perdure.core.scope import MESSENGERS
-from perdure.core.services import CONFIGURATION
 from perdure.engine import fallback, memory, rooms, saving
+from perdure.engine.availability import Availability
+from perdure.engine.content import bring_fetched, open_content, source_of
 from perdure.engine.document import Document
 from perdure.engine.execution import Execution, Ran
 from perdure.engine.fetched import (
     attached,
     conditional,
-    fetched_content,
-    fetches,
-    is_fetched,
-    local,
     saved_raw,
 )
 from perdure.engine.gathering import gather, outdated
@@ -69,21 +65,18 @@ from perdure.errors import (
     DependencyDown,
     InputInvalid,
     LeaseLost,
-    Permanent,
     PipelineInvalid,
     StoreError,
     Transient,
     Unstorable,
 )
 from perdure.settings import current, using
-from perdure.store.base import BREAKER, Store
+from perdure.store.base import Store
 from perdure.store.blobs import BlobCorrupt, BlobMissing, Blobs
 from perdure.store.indexing import has_many_chunks
 from perdure.store.metering import traceparent_in
 from perdure.store.operations import NewDocument, NewJob, Save, Settle, StageOutput
-from perdure.store.records import Claimed, DocumentRecord, SavedStage
-
-LOOK_AGAIN_MS = 100  # what is down may have come back after this time
+from perdure.store.records import Claimed, SavedStage
 
 
 class Unreadable(Exception):
@@ -116,9 +109,7 @@ class Runner:
         self.slate = slate
         self.nursery = nursery
         self.threads = Threads()
-        self.down: frozenset[str] | None = None  # dependencies; None: not asked yet
-        self.looked_ms = -LOOK_AGAIN_MS
-        self._holding = asyncio.Lock()
+        self.availability = Availability(store)
         self.slots = 1  # that its worker has; each may be a cell
         self.cells = True  # tests may want every stage in this process
 
@@ -132,13 +123,6 @@ class Runner:
             job, document, slot, {}, monotonic_ms(), job.stage, job.lane, leave, asked_ms=asked_ms, probe=job.probe,
             passed=uses_of(job.lane), small=not is_large(job.lane),
         )  # fmt: skip
-
-    async def look(self) -> frozenset[str]:
-        """Ask the store which dependencies are down."""
-        asked_ms = monotonic_ms()
-        down = self.down = await self.store.down()
-        self.looked_ms = asked_ms
-        return down
 
     async def run(self, journey: Journey, claimed: Claimed) -> None:
         """Until the job is settled, or not ours any more."""
@@ -181,7 +165,7 @@ class Runner:
                 return Spawning(
                     job.stage
                 )  # what was made from the fallback must not come after what it makes
-            await self._fetch(journey, claimed.document)
+            await open_content(journey, claimed.document, self.store, self.blobs, self.pipelines)
             while True:
                 try:
                     return await self._stages(journey, pipeline)
@@ -205,46 +189,13 @@ class Runner:
         journey.raws.pop(stage, None)
         journey.hashes.clear()
 
-    async def _fetch(self, journey: Journey, record: DocumentRecord) -> None:
-        """Bring the document's content within reach of code that has no event loop."""
-        if is_fetched(journey.job, record, self.pipelines):
-            journey.folder = rooms.new_room()
-            known = (self.store, self.blobs, journey.job, record, self.pipelines, journey.folder)
-            try:
-                record, journey.file = await fetched_content(*known)
-            except (BlobMissing, BlobCorrupt) as error:
-                raise Permanent(
-                    "content_missing", f"what was fetched cannot be read any more: {error}"
-                ) from error
-        elif record.blob is not None:
-            try:
-                journey.file = await self.blobs.path(record.blob)
-                if journey.file is None:
-                    # a folder for each: two documents may have one content, and the first to end removes its copy
-                    journey.folder = rooms.new_room()
-                    journey.file = await self.blobs.open_copy(record.blob, journey.folder)
-            except (BlobMissing, BlobCorrupt) as error:
-                raise Permanent(
-                    "content_missing", f"what was handed in cannot be read any more: {error}"
-                ) from error
-        journey.document = Document(record, LocalFile(journey.file))
-
     async def _bring(self, journey: Journey, stage: AnyStage, raws: Mapping[str, bytes]) -> None:
-        """Bring the blob with what was fetched within reach of a stage that reads it."""
-        source = next((s for s in stage.pipeline.stages if s.name in stage.reads and fetches(s)), None)
-        if source is None:
-            return
-        try:
-            found = attached(source, raws[source.name])
-            if found is None or found.blob == journey.fetched_blob:
-                return
-            if journey.folder is None:
-                journey.folder = rooms.new_room()
-            journey.file = await local(found.blob, self.blobs, journey.folder)
-        except (BlobMissing, BlobCorrupt, InputInvalid):
-            raise self._unreadable(journey, source.name) from None
-        journey.fetched_bytes, journey.fetched_blob = found.size, found.blob
-        journey.document = journey.document.beside(LocalFile(journey.file))
+        """Bring what was fetched within reach of a stage that reads it."""
+        if (source := source_of(stage)) is not None:
+            try:
+                await bring_fetched(journey, source, raws[source.name], self.blobs)
+            except (BlobMissing, BlobCorrupt, InputInvalid):
+                raise self._unreadable(journey, source.name) from None
 
     async def _stages(self, journey: Journey, pipeline: Pipeline) -> Result | None:
         job = journey.job
@@ -265,7 +216,7 @@ class Runner:
                 )
                 continue
             if stage.needs or journey.outgrown:
-                reached = await self._out_of_reach(journey, stage)
+                reached = await self.availability.out_of_reach(journey, stage)
                 if isinstance(reached, LaneDown | Outgrown):
                     return reached
                 away = reached
@@ -346,69 +297,77 @@ class Runner:
     ) -> None:
         """Run one stage, or its fallback if what it needs is `away`, and save it; the last one is saved and settled
         in one."""
-        job = journey.job
         journey.stage_started_ms = monotonic_ms()
         raws = await self._inputs(journey, stage)
         await self._bring(journey, stage, raws)
         ran, fell_back = await self._ran(journey, stage, input_hash, raws, away)
-        degraded = fell_back or ran.produced.degraded
         duration_ms = monotonic_ms() - journey.stage_started_ms
-        made = ran.produced.output
-        content = attached(stage, made)
-        output = await saving.stage_output(
-            stage, made, input_hash, duration_ms, self.blobs, degraded, content
-        )
-        if 0 < current().large_bytes <= output.size:
-            job = journey.job = replace(journey.job, lane=sized(journey.job.lane, True))
-            journey.outgrown = content is not None and journey.small and not job.suspect
-        rows, spawned = saving.told_apart(ran.emitted)
-        rows += ran.produced.rows
-        documents, jobs = await self.spawn(journey, spawned + ran.produced.spawn)
-        if fell_back:
-            jobs += (saving.repair(job, stage),)
-        next_stage = following or stage
-        # it marks the rows, or tells apart those that an earlier claim left
-        marked = rows or job.resumed
-        save = Save(
-            job, next_stage.name, fallback.lane(next_stage, job), next_stage.lease_ms, suspect=job.crashes > 0,
-            ran=stage.name, fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
-            repairs=repairs(job.key) and stage.name in journey.degraded, rows=rows, documents=documents, jobs=jobs,
-            sql=ran.produced.sql, chunks=ran.produced.chunks, connections=ran.produced.connections,
-            frees=job.limit_key is not None and not stage.pipeline.limited(next_stage),
-        )  # fmt: skip
-        if following is None:
-            await self._check_kept(journey, [*journey.outputs, output])
-            if not has_many_chunks(save):  # else the slot is taken until the chunks are written
-                journey.leave(journey)
-            kept = await self.store.settle(journey.settle(Done(), save))
-        else:
-            asked_ms = monotonic_ms()
-            try:
-                kept = await self.store.save(save)
-            except asyncio.CancelledError:
-                # it is on its way, and written before whatever ends the claim
-                journey.stage, journey.lane = next_stage.name, fallback.lane(next_stage, job)
-                raise
-            self.slate.renewed(journey.slot, asked_ms)
-        if not kept:
+        save, output = await self._save(journey, stage, input_hash, following, ran, fell_back, duration_ms)
+        if not await self._write(journey, save, output, following):
             raise LeaseLost("the lease passed on")
         journey.moved(save)
-        await self._probed(journey, saved=True)
+        await self.availability.probed(journey, saved=True)
         journey.progressed, journey.settled = True, following is None
         journey.hashes[stage.name] = output.output_hash
         journey.raws[stage.name] = ran.produced.output
         if ran.loaded is not None:
             journey.loaded = {stage.name: ran.loaded[0]}
         journey.outputs.append(output)
-        self.events.publish(
-            StageSaved(
-                job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name, duration_ms,
-                journey.document.size, journey.rerun(stage.name),
-            )
-        )  # fmt: skip
+        job = save.job
+        where = (job.key, job.document_id, job.org, job.pipeline, job.attempts, stage.name)
+        size, rerun = journey.document.size, journey.rerun(stage.name)
+        self.events.publish(StageSaved(*where, duration_ms, size, rerun))
         if following is None:
             duration_ms = monotonic_ms() - journey.started_ms
             publish_end(self.events, job, Done(), stage.name, duration_ms, journey.document.collection)
+
+    async def _save(
+        self, journey: Journey, stage: AnyStage, input_hash: str, following: AnyStage | None, ran: Ran, fell_back: bool,
+        duration_ms: int,
+    ) -> tuple[Save, StageOutput]:  # fmt: skip
+        """All that the stage produced, ready to be written in one transaction."""
+        job, made = journey.job, ran.produced
+        content = attached(stage, made.output)
+        output = await saving.stage_output(
+            stage, made.output, input_hash, duration_ms, self.blobs, fell_back or made.degraded, content
+        )
+        if 0 < current().large_bytes <= output.size:
+            job = journey.job = replace(job, lane=sized(job.lane, True))
+            journey.outgrown = content is not None and journey.small and not job.suspect
+        rows, spawned = saving.told_apart(ran.emitted)
+        rows += made.rows
+        documents, jobs = await self.spawn(journey, spawned + made.spawn)
+        if fell_back:
+            jobs += (saving.repair(job, stage),)
+        next_stage = following or stage
+        # it marks the rows, or tells apart those that an earlier claim left
+        marked = rows or job.resumed
+        return Save(
+            job, next_stage.name, fallback.lane(next_stage, job), next_stage.lease_ms, suspect=job.crashes > 0,
+            ran=stage.name, fingerprint=saving.item_fingerprint(stage, input_hash) if marked else "", output=output,
+            repairs=repairs(job.key) and stage.name in journey.degraded, rows=rows, documents=documents, jobs=jobs,
+            sql=made.sql, chunks=made.chunks, connections=made.connections,
+            frees=job.limit_key is not None and not stage.pipeline.limited(next_stage),
+        ), output  # fmt: skip
+
+    async def _write(
+        self, journey: Journey, save: Save, output: StageOutput, following: AnyStage | None
+    ) -> bool:
+        """Save the stage, and settle the job if it was the last one; whether the job is still ours."""
+        if following is None:
+            await self._check_kept(journey, [*journey.outputs, output])
+            if not has_many_chunks(save):  # else the slot is taken until the chunks are written
+                journey.leave(journey)
+            return await self.store.settle(journey.settle(Done(), save))
+        asked_ms = monotonic_ms()
+        try:
+            kept = await self.store.save(save)
+        except asyncio.CancelledError:
+            # it is on its way, and written before whatever ends the claim
+            journey.stage, journey.lane = save.stage, save.lane
+            raise
+        self.slate.renewed(journey.slot, asked_ms)
+        return kept
 
     async def _check_kept(self, journey: Journey, made: Sequence[StageOutput]) -> None:
         """No document is done with an output that cannot be read: what is gone is made again, once in a claim."""
@@ -445,7 +404,9 @@ class Runner:
             if not fallback.degrades(stage, journey.job, error):
                 raise
             if isinstance(told := telling(error), DependencyDown) and NAME.fullmatch(told.name):
-                await self._held(journey, stage, told)  # or nobody would know that the service is away
+                await self.availability.held(
+                    journey, stage, told
+                )  # or nobody would know that the service is away
                 journey.lane = stage.lane
             self.slate.start(journey.slot, 0, stage.lease_ms)
             try:
@@ -499,7 +460,7 @@ class Runner:
             case CellCrashed():
                 return Crashed(journey.stage, error.reason, str(error), policy)
             case CellOverdue() if journey.probe is not None:  # it waited for what is still away
-                await self._probed(journey, saved=False, down=journey.probe)
+                await self.availability.probed(journey, saved=False, down=journey.probe)
                 return LaneDown(journey.stage, journey.lane)
             case CellOverdue():
                 return Overdue(journey.stage, str(error.code), str(error), policy, alone=journey.alone)
@@ -513,65 +474,12 @@ class Runner:
         if isinstance(told, DependencyDown) and not NAME.fullmatch(told.name):
             words = f"DependencyDown names {told.name!r}: the name of a dependency must be {NAME_RULE}"
             error = told = PipelineInvalid(words)
-        await self._probed(journey, saved=False, down=told.name if isinstance(told, DependencyDown) else None)
+        await self.availability.probed(
+            journey, saved=False, down=told.name if isinstance(told, DependencyDown) else None
+        )
         if isinstance(told, DependencyDown):
-            held = await self._held(journey, stage, told)
+            held = await self.availability.held(journey, stage, told)
         return Raised(journey.stage, error, held, policy, journey.progressed)
-
-    async def _probed(self, journey: Journey, saved: bool, down: str | None = None) -> None:
-        """Tell what a lent document found out: what its calls say, or, if it made none, how its stage ended."""
-        probe, journey.probe = journey.probe, None
-        if probe is None or journey.work is None:
-            return
-        ok, guessed = journey.work.probed, journey.work.probed is None
-        if guessed and probe not in journey.requests:
-            ok = True if saved else False if down == probe else None
-        if ok is not None:
-            with suppress(StoreError):  # it is found out again
-                await self.store.probed(probe, ok, guessed)
-
-    async def _out_of_reach(
-        self, journey: Journey, stage: AnyStage
-    ) -> DependencyDown | LaneDown | Outgrown | None:
-        """Why the document must wait, or its fallback stand in, for what the stage needs."""
-        if journey.outgrown:
-            return Outgrown(stage.name)
-        if journey.probe not in stage.needs and await self._away(stage):
-            if not fallback.falls_back(stage, journey.job):
-                return LaneDown(stage.name, journey.lane)
-            return DependencyDown(stage.needs[0], f"{', '.join(stage.needs)} is down", heard=True)
-        if self.store.limited and self._limited(journey):
-            return LaneDown(stage.name, journey.lane, limited=True)
-        return None
-
-    def _limited(self, journey: Journey) -> bool:
-        """Whether the next stage needs a dependency with a limit under which the job has no room: whoever claims it
-        again, in the lane of the stage, finds some."""
-        return not uses_of(journey.lane) & self.store.limited <= journey.passed
-
-    async def _away(self, stage: AnyStage) -> bool:
-        """Whether a dependency of the stage is down; a new worker asks first, and "down" is asked again, because it
-        may be up by now."""
-        if self.down is not None and self.down.isdisjoint(stage.needs):
-            return False
-        async with self._holding:
-            down = self.down
-            if down is None or monotonic_ms() - self.looked_ms > LOOK_AGAIN_MS:
-                down = await self.look()
-        return not down.isdisjoint(stage.needs)
-
-    async def _held(self, journey: Journey, stage: AnyStage | None, error: DependencyDown) -> bool:
-        """Whether the document is to wait for the dependency: it is down, or the error knows that it is."""
-        needs = {*(stage.needs if stage is not None else ()), error.name}
-        # a cell ends before it has seen enough; its worker has seen what all of them did
-        error.confirmed = error.confirmed or any(m.away(error.name) for m in MESSENGERS.values())
-        journey.lane = lane_of(needs)
-        async with self._holding:  # hundreds may find out at the same time
-            if error.confirmed and not error.heard and error.name not in (self.down or ()):
-                by = CONFIGURATION if error.unnamed else BREAKER
-                await self.store.hold(error.name, str(error), by)
-            down = await self.look()
-        return not down.isdisjoint(needs)
 
     async def _settle(self, journey: Journey, result: Result) -> None:
         ending = outcome(journey.job, result)

@@ -297,7 +297,7 @@ class Worker:
 
     async def refresh(self) -> None:
         """Read which dependencies are down."""
-        await self.runner.look()
+        await self.runner.availability.look()
 
     async def _drain(self) -> None:
         """Wait for what is in hand; after the grace, interrupt it, which gives attempts back."""
