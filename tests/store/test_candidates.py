@@ -11,6 +11,7 @@ import pytest
 
 from perdure.core.words import asked
 from perdure.store import candidates, rarity, searching
+from perdure.store.background import SHORT
 from perdure.store.ranking import Measure, Wanted, fused, share
 from tests.store.making import ORG, World, dead
 from tests.store.test_chunks import MODEL, indexed, texts, vector
@@ -104,7 +105,7 @@ async def test_if_every_word_is_common_chunks_with_two_of_them_are_found(world: 
 async def test_measuring_many_chunks_leaves_the_event_loop_free(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await indexed(memory_world, "a whale")
+    await indexed(memory_world, "a whale " * SHORT)
     measured = searching._hits
 
     def slow(*given: Any) -> Any:
@@ -265,3 +266,23 @@ async def test_no_more_rows_are_read_than_the_budget_allows(world: World, small:
         run(finder.find(asked("red green blue whale absent 7")))
 
     assert max(limits) <= candidates.BUDGET + 1
+
+
+async def test_a_search_by_words_reads_three_times_also_after_a_change(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read waits for a connection: beside others a search took as long as its reads, which were seven."""
+    driver, reads = memory_world.store.driver, []
+    read = driver.read
+
+    async def counted(steps: Any) -> Any:
+        reads.append(steps)
+        return await read(steps)
+
+    monkeypatch.setattr(driver, "read", counted)
+    for name in ("a", "b"):
+        await indexed(memory_world, "a whale", name=name)
+        for _ in range(2):
+            reads.clear()
+            await memory_world.store.search(ORG, "whale")
+            assert len(reads) == 3

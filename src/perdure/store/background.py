@@ -22,6 +22,8 @@ T = TypeVar("T")
 REST, REST_ALONE = 4.0, 0.5
 #: It rests no longer than this: the time in which it waited for others counts as work, too.
 REST_MAX_S = 1.0
+#: Characters of a text that is dealt with in about a millisecond.
+SHORT = 8_000
 
 
 class Worker(Protocol):
@@ -53,6 +55,14 @@ class Background:
             yield
             rest_s = (REST if self.others else REST_ALONE) * (now_s() - began_s)
             await asyncio.sleep(min(REST_MAX_S, rest_s))
+
+
+async def beside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call it here if the text that it works on is short, else in a thread: to wait for one takes as long as a short
+    text, and longer where many threads run."""
+    if size <= SHORT:
+        return function(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -22,6 +22,7 @@ from perdure.store.base import DataRefused
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
 from perdure.store.postgres_transaction import transaction
+from perdure.store.blobs.table import WRITES_MAX
 from perdure.store.walks import READERS
 
 SETTINGS = {
@@ -112,12 +113,12 @@ class Sessions:
         return connection if self.pooled and self.direct_url == self.url else await _set(connection, SESSION)
 
     async def pool(self) -> asyncpg.Pool:
-        """Connections that read."""
+        """Connections that read, and those that blobs are sent on."""
         with mapped():
             return await asyncpg.create_pool(
                 self.url,
                 min_size=0,
-                max_size=READERS,
+                max_size=READERS + WRITES_MAX,
                 timeout=CONNECT_S,
                 connection_class=UnsharedConnection,
                 statement_cache_size=self._kept(self.url),

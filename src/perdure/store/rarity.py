@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
+from perdure.store.background import beside
 from perdure.store.base import Driver, Query, Steps
 
 #: Chunks of a sample, about.
@@ -61,42 +62,38 @@ class Rarity:
     async def sample(self, org: str) -> Sample:
         """What is known of the organisation's words. One search at a time reads it; others use the old one or wait."""
         known = self._samples.get(org)
-        if not await self._fresh(org, known):
-            lock = self._locks.setdefault(org, asyncio.Lock())
-            if known is not None and known.total > SMALL and lock.locked():
-                return known
+        lock = self._locks.setdefault(org, asyncio.Lock())
+        if known is None or known.total <= SMALL or (known.old and not lock.locked()):
             async with lock:
                 known = self._samples.get(org)  # another search may have read it meanwhile
-                if known is None or not await self._fresh(org, known):
-                    known = await self._renew(org)
-        assert known is not None
+                if known is None or known.total <= SMALL or known.old:
+                    known = await self._renewed(org, known)
         if org in self._samples:
             self._samples.move_to_end(org)
         return known
 
-    async def _fresh(self, org: str, known: Sample | None) -> bool:
-        if known is None or known.old:
-            return False
-        return known.total > SMALL or await self._change(org) == known.change
-
-    async def _renew(self, org: str) -> Sample:
-        total, texts, change = await self._driver.read(lambda: self._read(org))
-        found = await asyncio.to_thread(Sample, total, texts, change)
+    async def _renewed(self, org: str, known: Sample | None) -> Sample:
+        """The sample that is known if it is neither old nor changed, else a new one; in one read."""
+        read = await self._driver.read(
+            lambda: self._read(org, None if known is None or known.old else known.change)
+        )
+        if read is None:
+            assert known is not None
+            return known
+        total, texts, change = read
+        found = await beside(sum(map(len, texts)), Sample, total, texts, change)
         self._samples[org] = found
         while len(self._samples) > ORGANISATIONS:
             gone, _ = self._samples.popitem(last=False)
             self._locks.pop(gone, None)
         return found
 
-    async def _change(self, org: str) -> int:
-        def steps() -> Steps[int]:
-            return int((yield Query(self._driver.dialect.INDEXED_LAST, (org,)))[0][0])
-
-        return await self._driver.read(steps)
-
-    def _read(self, org: str) -> Steps[tuple[int, list[str], int]]:
+    def _read(self, org: str, unless: int | None) -> Steps[tuple[int, list[str], int] | None]:
+        """None if the last change is still this one."""
         sql = self._driver.dialect
         change = int((yield Query(sql.INDEXED_LAST, (org,)))[0][0])
+        if change == unless:
+            return None
         total = int((yield Query(sql.INDEXED_TOTAL, (org,)))[0][0])
         each = max(1, total // SAMPLE)
         documents = yield Query(sql.INDEXED_EACH, (org, each))

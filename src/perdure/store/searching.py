@@ -18,7 +18,7 @@ from perdure.core.chunk import Chunk, Completeness, Connection
 from perdure.core.words import Asked, asked, snippet, words
 from perdure.errors import InputInvalid, SettingInvalid
 from perdure.store import indexing
-from perdure.store.background import Background, Worker
+from perdure.store.background import Background, Worker, beside
 from perdure.store.base import Query, Row, Steps
 from perdure.store.candidates import Candidates
 from perdure.store.near import Among, Near, Which
@@ -112,7 +112,8 @@ class Searching(Reading):
             rows = await self._found(numbers, org, collection, document, vector)
             tries -= 1
             if len(rows) == len(numbers) or not tries:
-                found = await asyncio.to_thread(_hits, rows, wanted, terms, vector, near, total)
+                size = sum(len(row[WORDS_AT]) for row in rows.values())
+                found = await beside(size, _hits, rows, wanted, terms, vector, near, total)
                 return [_hit(rows[num], score, wanted) for num, score in found[:limit]]
             # some were superseded while we looked, and their successors were not seen
 
