@@ -19,10 +19,10 @@ import asyncpg
 
 from perdure.errors import SettingInvalid, address_shown
 from perdure.store.base import DataRefused
+from perdure.store.blobs.table import WRITES_MAX
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
 from perdure.store.postgres_transaction import transaction
-from perdure.store.blobs.table import WRITES_MAX
 from perdure.store.walks import READERS
 
 SETTINGS = {
