@@ -207,7 +207,7 @@ class AsyncPerdure(
         if directory is not None:
             return DirectoryBlobs(directory / "blobs", beside=True)
         reading: Any = getattr(self.store.driver, "reading", None)
-        return TableBlobs(reading)
+        return TableBlobs(reading, lambda: self.store.background.others)
 
     async def start(self) -> None:
         """Open the store and make our queues and lanes known."""

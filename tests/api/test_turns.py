@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from perdure.api import turns
 from perdure.api.refused import Refused
-from perdure.api.turns import AT_ONCE, MANY, REFUSED_S, TURN, Ending, Turns, owe, pass_on
+from perdure.api.turns import AT_ONCE, MANY, REFUSED_S, TURN, Ending, Turns, owe, pass_on, pay
 from tests.api.server import Server
 from tests.api.test_connections import dialled
 
@@ -166,6 +166,40 @@ async def test_the_next_upload_pays_for_work_beside_the_event_loop(one: Asking) 
     done, _ = await asyncio.wait({upload}, timeout=0.2)
     assert not done
     await asyncio.wait_for(upload, 5)  # 0.3 s in all
+
+
+@asking
+async def test_a_heavy_body_of_any_size_waits_for_what_is_owed(one: Asking) -> None:
+    """A body below 1 MiB never paused, however long the one before was read."""
+    one.ask("b")
+    one.ask("a")
+    await settle()
+    scope = one.entered[-1][1]
+    owe(scope, 0.1)
+    body = asyncio.create_task(pay(scope))
+    done, _ = await asyncio.wait({body}, timeout=0.2)
+    assert not done
+    await asyncio.wait_for(body, 5)
+
+
+@asking
+async def test_a_body_that_a_busy_machine_reads_for_minutes_does_not_cost_minutes(one: Asking) -> None:
+    one.ask("b")
+    one.ask("a")
+    await settle()
+    owe(one.entered[-1][1], 100.0)
+    assert one.turns.owe("a", 0.0) <= (1 + turns.PAUSES) * turns.OWED_MAX_S
+
+
+def test_who_asks_too_often_hears_so_later_beside_others(tmp_path: Path) -> None:
+    with Server(f"sqlite:///{tmp_path}/perdure.db", api_rate_per_s=2) as server:
+        bad, good = server.client("bad"), server.client("good")
+        while bad.get("/v3/documents").status_code != 429:
+            pass
+        good.get("/v3/documents")
+        began_s = time.monotonic()
+        assert bad.get("/v3/documents").status_code == 429
+        assert time.monotonic() - began_s >= REFUSED_S
 
 
 @asking

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from perdure import AsyncPerdure
-from perdure.store.blobs.table import WRITES_MAX
+from perdure.store.blobs.table import SMALL_MAX, WRITES_MAX
 from perdure.store.walks import READERS
 
 pytestmark = pytest.mark.full
@@ -23,11 +23,13 @@ def test_whoever_reads_does_not_wait_for_blobs_that_are_written(postgres_store_u
         try:
             async with holder.transaction():
                 await holder.execute("LOCK TABLE blob_head IN EXCLUSIVE MODE")  # whoever writes waits
-                writes = [asyncio.create_task(app.blobs.put(os.urandom(99))) for _ in range(2 * READERS)]
+                writes = [
+                    asyncio.create_task(app.blobs.put(os.urandom(size))) for size in READERS * [99, 2 << 20]
+                ]
                 waiting = (
                     "SELECT count(*) FROM pg_locks WHERE relation = 'blob_head'::regclass AND NOT granted"
                 )
-                while await holder.fetchval(waiting) < WRITES_MAX:
+                while await holder.fetchval(waiting) < WRITES_MAX + SMALL_MAX:
                     await asyncio.sleep(0.01)
                 async with asyncio.timeout(20):
                     assert await app.store.keys() == []

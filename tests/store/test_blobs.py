@@ -29,6 +29,7 @@ from perdure.store.blobs import (
     TableBlobs,
     open_blobs,
 )
+from perdure.store.blobs.table import REST_MAX_S
 from tests.store.s3_server import BUCKET, S3Object, S3Server, s3_server
 
 MIB = 1024 * 1024
@@ -541,6 +542,48 @@ def test_a_put_whose_connection_is_cut_stores_nothing(postgres_url: str) -> None
 
             digest = await blobs.put(b"the next one")
             assert await blobs.get(digest) == b"the next one"
+
+    asyncio.run(story())
+
+
+def test_large_puts_rest_beside_others_and_keep_no_small_one_waiting(postgres_url: str) -> None:
+    """A small put waited for large ones in their rests, and a second put of a large blob for five seconds at most."""
+
+    async def story() -> None:
+        async with asyncpg.create_pool(postgres_url, min_size=1, max_size=5) as pool:
+            await pool.execute(TABLES)
+            await pool.execute("""
+                CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN IF NEW.part > 0 THEN PERFORM pg_sleep(0.2); END IF; RETURN NEW; END';
+                CREATE TRIGGER slow BEFORE INSERT ON blob_part FOR EACH ROW EXECUTE FUNCTION slow()""")
+            hurried, resting = TableBlobs(pool.acquire), TableBlobs(pool.acquire, lambda: True)
+            took_s = []
+            for blobs in (hurried, resting):
+                began_s = time.monotonic()
+                data = os.urandom(6 * MIB)
+                large = [asyncio.create_task(blobs.put(data)) for _ in range(2)]
+                await asyncio.sleep(0.3)
+                await asyncio.wait_for(blobs.put(b"small"), 20)
+                assert not any(put.done() for put in large)
+                assert len(set(await asyncio.gather(*large))) == 1
+                took_s.append(time.monotonic() - began_s)
+            assert took_s[1] - took_s[0] > REST_MAX_S / 2
+
+    asyncio.run(story())
+
+
+def test_an_equal_put_waits_for_one_that_takes_long(postgres_url: str) -> None:
+    async def story() -> None:
+        async with asyncpg.create_pool(
+            postgres_url, min_size=1, max_size=3, server_settings={"lock_timeout": "500ms"}
+        ) as pool:
+            await pool.execute(TABLES)
+            await pool.execute("""
+                CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END';
+                CREATE TRIGGER slow BEFORE INSERT ON blob_part FOR EACH ROW EXECUTE FUNCTION slow()""")
+            blobs, data = TableBlobs(pool.acquire), os.urandom(3 * MIB)
+            assert len(set(await asyncio.gather(blobs.put(data), blobs.put(data)))) == 1
 
     asyncio.run(story())
 

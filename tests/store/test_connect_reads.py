@@ -15,7 +15,7 @@ READ = (
 
 
 async def read_so_far(world: World) -> int:
-    """Rows of chunks and connections that were read, whatever statement read them."""
+    """Rows of chunks and connections that any statement has read."""
     (row,) = await world.query(READ)
     return int(row[0])
 

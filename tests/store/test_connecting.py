@@ -7,7 +7,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -304,3 +305,23 @@ async def test_lists_that_lead_nowhere_are_looked_for_once_however_many_pieces_t
     written = [query.sql for query in recorded.queries]
     assert sum(sql.startswith("INSERT INTO connection ") for sql in written) >= 8
     assert LOST not in written
+
+
+@pytest.mark.parametrize(("chunks", "turns"), [(connecting.LONG, 0), (connecting.LONG + 1, 3)])
+async def test_only_long_documents_are_connected_in_turns_with_rests(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, chunks: int, turns: int
+) -> None:
+    """Eight documents of 30 chunks took ten times as long when each of their pieces was followed by a rest."""
+    shelf = Shelf(sqlite_world, [sqlite_world.store], Random(1))
+    await shelf.fill(1)
+    await shelf.replace(shelf.jobs[0], [(1.0, n / chunks) for n in range(chunks)])
+    taken: list[None] = []
+
+    @asynccontextmanager
+    async def piece() -> AsyncIterator[None]:
+        taken.append(None)
+        yield
+
+    monkeypatch.setattr(sqlite_world.store.background, "piece", piece)
+    await shelf.connect(shelf.jobs[0])
+    assert len(taken) == turns

@@ -88,6 +88,7 @@ class Gate:
         caller = await self.caller(request)
         wait_s = self._rates.take(caller.org, time.monotonic())
         if wait_s:
+            await self._turns.delay_refusal(caller.org)
             raise Refused(
                 429, "rate_limited", f"this organisation asks more than {self._rates.per_s:g} times a second; wait",
                 retry_after_s=wait_s,

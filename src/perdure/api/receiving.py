@@ -123,6 +123,7 @@ async def read_body(request: Request, org: str, body: Received, work: Callable[[
     readers: Readers = request.app.state.readers
     if not heavy:
         return work(*args)
+    await turns.pay(request.scope)
     return await readers.run(org, work, *args, room=body.room, took=partial(turns.owe, request.scope))
 
 

@@ -44,6 +44,7 @@ PIECE_S = (
 )  # of parsing and handling, after which an upload may have to pause as well
 PAUSE_MAX_S = 2.0  # between looks whether an upload must still pause
 REFUSED_S = 0.25  # before the answer that says to wait
+OWED_MAX_S = 5.0  # for one body
 COUNTS_S = 0.1  # that a request counts at most
 RECENT_S = 1.0  # for this long after its last request an organisation is taken to ask
 TOO_MANY = 429
@@ -232,6 +233,10 @@ class _Turn:
         """Work for it took so long beside the event loop: the next upload pays for it."""
         self._turns.owe(self.org, took_s)
 
+    async def pay(self) -> None:
+        """Wait for as long as its organisation owes."""
+        await self._turns.pace(self.org, 0.0)
+
     def check_uploads(self) -> None:
         """Check that its body may come. Raises: Refused."""
         self._turns.check_uploads(self.org)
@@ -263,10 +268,17 @@ async def received(scope: Scope, size: int, took_s: float) -> None:
         await turn.received(size, took_s)
 
 
-def owe(scope: Scope, took_s: float) -> None:
-    """A process of the server worked so long for the request: the next upload of the organisation pays for it."""
+async def pay(scope: Scope) -> None:
+    """Wait for as long as the organisation owes for work that a process of the server did for it."""
     if (turn := scope.get(TURN)) is not None:
-        turn.owe(took_s)
+        await turn.pay()
+
+
+def owe(scope: Scope, took_s: float) -> None:
+    """A process of the server worked so long for the request: the next upload of the organisation pays for it. At most
+    a few seconds count: on a busy machine most of a longer time is that of others."""
+    if (turn := scope.get(TURN)) is not None:
+        turn.owe(min(took_s, OWED_MAX_S))
 
 
 def check_uploads(scope: Scope) -> None:

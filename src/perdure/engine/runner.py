@@ -404,9 +404,8 @@ class Runner:
             if not fallback.degrades(stage, journey.job, error):
                 raise
             if isinstance(told := telling(error), DependencyDown) and NAME.fullmatch(told.name):
-                await self.availability.held(
-                    journey, stage, told
-                )  # or nobody would know that the service is away
+                # or nobody would know that the service is away
+                await self.availability.held(journey, stage, told)
                 journey.lane = stage.lane
             self.slate.start(journey.slot, 0, stage.lease_ms)
             try:

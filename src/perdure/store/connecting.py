@@ -29,6 +29,8 @@ from perdure.store.searching import EACH, THRESHOLD, Searching
 TRIES = 20
 #: Lists that are filled, and written, at a time.
 PIECE = 20
+#: A document with more chunks is connected in turns with others of its kind, with rests.
+LONG = 40
 
 #: One at a time in an organisation, and none while the chunks of what it tells of change. PostgreSQL only.
 ALONE = (
@@ -83,7 +85,7 @@ class Connecting(Searching):
     async def _connect(self, org: str, document_id: str, threshold: float, each: int) -> int:
         """Piece by piece, each in a transaction of its own: nobody waits for the rows of a large document."""
         ours, count = await self._rows(self.sql.CHUNKS_EMBEDDED, org, document_id), 0
-        long = len(ours) > PIECE
+        long = len(ours) > LONG
         for n in range(0, len(ours), PIECE):
             async with self.background.piece() if long else nullcontext():
                 around = await Look(self, org, threshold, each).around(document_id, ours[n : n + PIECE])

@@ -289,8 +289,12 @@ class PostgresDriver:
 
     async def listen(self, heard: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         self._heard.append(heard)
-        async with self._direct_connection() as connection:
-            await connection.add_listener(CHANNEL, self._notified)  # once, however often it is added
+        try:
+            async with self._direct_connection() as connection:
+                await connection.add_listener(CHANNEL, self._notified)  # once, however often it is added
+        except BaseException:
+            self._heard.remove(heard)
+            raise
 
         async def stop() -> None:
             self._heard.remove(heard)

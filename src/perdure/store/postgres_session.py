@@ -19,7 +19,7 @@ import asyncpg
 
 from perdure.errors import SettingInvalid, address_shown
 from perdure.store.base import DataRefused
-from perdure.store.blobs.table import WRITES_MAX
+from perdure.store.blobs.table import SMALL_MAX, WRITES_MAX
 from perdure.store.descriptors import unshare
 from perdure.store.postgres_errors import mapped
 from perdure.store.postgres_transaction import transaction
@@ -118,7 +118,7 @@ class Sessions:
             return await asyncpg.create_pool(
                 self.url,
                 min_size=0,
-                max_size=READERS + WRITES_MAX,
+                max_size=READERS + WRITES_MAX + SMALL_MAX,
                 timeout=CONNECT_S,
                 connection_class=UnsharedConnection,
                 statement_cache_size=self._kept(self.url),

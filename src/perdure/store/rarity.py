@@ -63,11 +63,13 @@ class Rarity:
         """What is known of the organisation's words. One search at a time reads it; others use the old one or wait."""
         known = self._samples.get(org)
         lock = self._locks.setdefault(org, asyncio.Lock())
-        if known is None or known.total <= SMALL or (known.old and not lock.locked()):
+        if known is not None and not known.old and known.total <= SMALL:
+            wanted = await self._driver.read(lambda: self._change(org)) != known.change
+        else:
+            wanted = known is None or (known.old and not (lock.locked() and known.total > SMALL))
+        if known is None or wanted:
             async with lock:
-                known = self._samples.get(org)  # another search may have read it meanwhile
-                if known is None or known.total <= SMALL or known.old:
-                    known = await self._renewed(org, known)
+                known = await self._renewed(org, self._samples.get(org))  # another search may have read it
         if org in self._samples:
             self._samples.move_to_end(org)
         return known
@@ -88,12 +90,15 @@ class Rarity:
             self._locks.pop(gone, None)
         return found
 
+    def _change(self, org: str) -> Steps[int]:
+        return int((yield Query(self._driver.dialect.INDEXED_LAST, (org,)))[0][0])
+
     def _read(self, org: str, unless: int | None) -> Steps[tuple[int, list[str], int] | None]:
         """None if the last change is still this one."""
         sql = self._driver.dialect
-        change = int((yield Query(sql.INDEXED_LAST, (org,)))[0][0])
+        change = yield from self._change(org)
         if change == unless:
-            return None
+            return None  # what another search has read is right
         total = int((yield Query(sql.INDEXED_TOTAL, (org,)))[0][0])
         each = max(1, total // SAMPLE)
         documents = yield Query(sql.INDEXED_EACH, (org, each))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Connect: TypeAlias = "Callable[[], AbstractAsyncContextManager[Connection]]"
 
 #: A put may take its time between two parts: it holds nothing but the row of this blob.
+WAIT = "SET LOCAL lock_timeout = '30s'"  # for a put of the same blob, which may take its time, too
 SENDING = (
     "set_config('idle_in_transaction_session_timeout', '30s', true), "
     "set_config('application_name', 'perdure sending', true)"
@@ -48,9 +49,10 @@ SENDING = (
 
 #: Puts at a time. One holds a connection for as long as its client sends, and whoever reads needs one, too.
 WRITES_MAX = 2
-
-#: Seconds of rest for each second in which a part was written, and at most.
-REST, REST_MAX_S = 2.0, 0.2
+#: Besides, puts of a single part: they do not wait for large ones.
+SMALL_MAX = 2
+#: Seconds of rest for each second in which a part was written, and at most in a put.
+REST, REST_MAX_S = 2.0, 2.0
 
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -80,9 +82,11 @@ class TableBlobs:
 
     where, inside, beside = "the database", True, True
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, others: Callable[[], bool] = lambda: False) -> None:
+        """`others`: whether large puts are to leave time to others."""
         self._connect = connect
-        self._writing = asyncio.Semaphore(WRITES_MAX)
+        self._others = others
+        self._large, self._small = asyncio.Semaphore(WRITES_MAX), asyncio.Semaphore(SMALL_MAX)
 
     async def mark(self) -> Mark | None:
         return None
@@ -93,23 +97,20 @@ class TableBlobs:
     async def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
         view = memoryview(data)
-        async with self._transaction() as connection:
-            await connection.fetchrow(_HEAD_PUT, digest, len(data))
-            for part, start in enumerate(range(0, len(data), CHUNK_BYTES)):
-                await _put_part(connection, digest, part, view[start : start + CHUNK_BYTES])
+        async with self._putting(digest, len(data)) as putting:
+            for start in range(0, len(data), CHUNK_BYTES):
+                await putting.part(view[start : start + CHUNK_BYTES])
         return digest
 
     async def put_file(self, path: Path) -> tuple[str, int]:
         # The name must be known before the first row, so the file is read twice and must be the same both times.
         digest, size = await asyncio.to_thread(hash_file, path)
-        stored, part = hashlib.sha256(), 0
+        stored = hashlib.sha256()
         with path.open("rb") as file:
-            async with self._transaction() as connection:
-                await connection.fetchrow(_HEAD_PUT, digest, size)
+            async with self._putting(digest, size) as putting:
                 while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     stored.update(piece)
-                    await _put_part(connection, digest, part, piece)
-                    part += 1
+                    await putting.part(piece)
                 if stored.hexdigest() != digest:
                     raise changed(path)
         return digest, size
@@ -161,7 +162,7 @@ class TableBlobs:
             after = rows[-1][0]
 
     async def delete(self, digest: str, older_than_ms: int = 0) -> bool:
-        async with self._transaction() as connection:
+        async with self._transaction(self._large) as connection:
             deleted = await connection.fetchval(_HEAD_DELETE, digest, older_than_ms)
             if deleted:
                 await connection.execute("DELETE FROM blob_part WHERE hash = $1", digest)
@@ -198,20 +199,42 @@ class TableBlobs:
         raise corrupt(digest, found)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
+    async def _putting(self, digest: str, size: int) -> AsyncIterator[Putting]:
+        small = size <= CHUNK_BYTES
+        async with self._transaction(self._small if small else self._large) as connection:
+            if not small:
+                await connection.execute(WAIT)
+            await connection.fetchrow(_HEAD_PUT, digest, size)
+            yield Putting(connection, digest, self._others)
+
+    @asynccontextmanager
+    async def _transaction(self, places: asyncio.Semaphore) -> AsyncIterator[Connection]:
         with _reported():
-            async with self._writing, self._connect() as connection, transaction(connection):
+            async with places, self._connect() as connection, transaction(connection):
                 yield connection
 
 
-async def _put_part(connection: Connection, digest: str, part: int, piece: bytes | memoryview) -> None:
-    """Write it. A full part is followed by a rest: a commit waits until the log of all that was written before it is
-    on the disk, so without rests a large blob keeps everybody waiting until its last part is."""
-    now_s = asyncio.get_running_loop().time
-    began_s = now_s()
-    await connection.execute(_PART_PUT, digest, part, piece)
-    if len(piece) == CHUNK_BYTES:
-        await asyncio.sleep(min(REST_MAX_S, REST * (now_s() - began_s)))
+class Putting:
+    """A blob that is being written, part by part.
+
+    A commit waits until the log of all that was written before it is on the disk. Without rests a large blob would keep
+    the commits of others waiting until its last part is there.
+    """
+
+    def __init__(self, connection: Connection, digest: str, others: Callable[[], bool]) -> None:
+        self._connection, self._digest, self._others = connection, digest, others
+        self._parts, self._rest_s = 0, REST_MAX_S
+
+    async def part(self, piece: bytes | memoryview) -> None:
+        """Write the next part; rest after a full one if others are at work."""
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        await self._connection.execute(_PART_PUT, self._digest, self._parts, piece)
+        self._parts += 1
+        rest_s = min(self._rest_s, REST * (now_s() - began_s))
+        if len(piece) == CHUNK_BYTES and rest_s and self._others():
+            self._rest_s -= rest_s
+            await asyncio.sleep(rest_s)
 
 
 @contextmanager
