@@ -34,7 +34,8 @@ class Sources:
 
     def __init__(self, root: Path) -> None:
         self.texts = {
-            path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py"))
+            path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+            for path in sorted(root.rglob("*.py"))
         }
         self.trees = {name: ast.parse(text) for name, text in self.texts.items()}
         self.lines = {name: text.count("\n") for name, text in self.texts.items()}

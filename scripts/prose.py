@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 #: Hits that are left; the number only goes down.
-BOUND = 913
+BOUND = 1019
 RULES = {
     "people": r"\b(?:who|what|which)ever\b|\b(?:some|no)body\b",
-    "clause as subject": r"(?:^|[.:;] )(?:What|Whatever|Whoever|Who)(?: \w+){1,6}? "
+    "clause as subject": r"(?:^|[.:;] )(?:What|Whatever|Whoever|Who)(?: \w+){0,6}? "
     r"(?:is|are|was|were|has|goes|must|may)\b(?![^.]*\?)",
     "what is": r"\bwhat (?:is|was|are|were) "
     r"(?:not|there|another|given|asked|told|said|left|stored|known|read|written|found)\b",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 import copy
 import importlib
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer.main
 
@@ -27,6 +28,7 @@ from perdure.watch.metrics import METRICS
 from tests.api.server import openapi_document
 
 SOURCES = Path(perdure.__file__).parent
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 PROSE = {"description", "summary", "title", "example", "examples"}
 #: Modules whose `__all__` is public.
 PUBLIC = ("perdure", "perdure.calls", "perdure.client", "perdure.errors", "perdure.testing")
@@ -37,11 +39,37 @@ def public_names() -> Iterator[str]:
     for module_name in PUBLIC:
         module = importlib.import_module(module_name)
         names = getattr(module, "__all__", None) or [
-            name for name, value in vars(module).items() if getattr(value, "__module__", "") == module_name
+            name
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", "") == module_name and not isinstance(value, TypeVar)
         ]
-        yield from (f"{module_name}.{name}" for name in names if not name.startswith("_"))
-    for name in ("AsyncPerdure", "Perdure", "Pipeline", "Context", "Document", "Result"):
-        yield from (f"{name}.{verb}" for verb in dir(getattr(perdure, name)) if not verb.startswith("_"))
+        for name in names:
+            if not name.startswith("_"):
+                value = getattr(module, name)
+                yield f"{module_name}.{name}{_signature(value)}"
+                if isinstance(value, type):
+                    yield from (f"{name}.{member}" for member in _members(value))
+
+
+def _members(kind: type) -> Iterator[str]:
+    """Public attributes, and verbs with their parameters."""
+    if is_dataclass(kind):
+        yield from (f"{field.name} {_type(field.type)}" for field in fields(kind))
+    for name in dir(kind):
+        if not name.startswith("_") and not hasattr(BaseException, name):
+            value = inspect.getattr_static(kind, name)
+            plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            yield f"{name}{_signature(plain)}"
+
+
+def _signature(value: object) -> str:
+    """Parameters with their types and defaults; nothing for a value."""
+    if not callable(value) or (isinstance(value, type) and issubclass(value, BaseException)):
+        return ""
+    try:
+        return _type(inspect.signature(value)).replace("'", "")
+    except (TypeError, ValueError):
+        return ""
 
 
 def commands() -> Iterator[str]:
@@ -50,8 +78,9 @@ def commands() -> Iterator[str]:
 
 
 def _parameters(path: str, command: Any) -> Iterator[str]:
-    for parameter in command.params:
-        words = " ".join(sorted((*parameter.opts, *parameter.secondary_opts)))
+    for number, parameter in enumerate(command.params, 1):
+        place = f"{number}. " if parameter.param_type_name == "argument" else ""
+        words = place + " ".join(sorted((*parameter.opts, *parameter.secondary_opts)))
         many = "..." if parameter.nargs == -1 or getattr(parameter, "multiple", False) else ""
         needed = " required" if parameter.required else ""
         default = parameter.default
@@ -115,7 +144,10 @@ def error_codes() -> Iterator[str]:
     for kind in _classes(errors.PerdureError):
         if kind.__module__ == "perdure.errors":
             yield f"{kind.__name__}({', '.join(base.__name__ for base in kind.__bases__)}) {kind.code}"
-    forms = (r'\bcode="([a-z_]+)"', r'Permanent\(\s*"([a-z_]+)"', r'Refused\(\s*\d+,\s*"([a-z_]+)"')
+    forms = (
+        r'\bcode(?:: \w+)? ?= ?"([a-z_]+)"', r'Permanent\(\s*"([a-z_]+)"', r'Refused\(\s*\d+,\s*"([a-z_]+)"',
+        r'Failure\([^,()]+,[^,]+,\s*"([a-z_]+)"',
+    )  # fmt: skip
     for source in SOURCES.rglob("*.py"):
         text = source.read_text()
         yield from (code for form in forms for code in re.findall(form, text))
@@ -149,12 +181,10 @@ def log_lines() -> Iterator[str]:
 
 
 def _is_log(called: ast.expr) -> bool:
-    return (
-        isinstance(called, ast.Attribute)
-        and called.attr in ("debug", "info", "warning", "error", "exception")
-        and isinstance(called.value, ast.Name)
-        and called.value.id == "_log"
-    )
+    if not isinstance(called, ast.Attribute) or called.attr not in LEVELS:
+        return False
+    logger = called.value.func if isinstance(called.value, ast.Call) else called.value
+    return ast.unparse(logger) in ("log", "_log", "logger", "logging.getLogger", "getLogger")
 
 
 SURFACES: dict[str, Callable[[], Iterator[str]]] = {

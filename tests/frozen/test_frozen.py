@@ -1,4 +1,4 @@
-"""No name, option, route, field, metric or default changes without somebody who reads the difference."""
+"""No name, option, route, field, metric or default changes unless a person reads the difference."""
 
 from __future__ import annotations
 
