@@ -623,7 +623,8 @@ def _moment(which: ListOptions, name: str) -> int | None:
     if at is None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:
-        raise InputInvalid(f"{name} takes a time with a time zone, not {at!r}")
+        said = at.isoformat() if isinstance(at, datetime) else repr(at)
+        raise InputInvalid(f"{name} takes a time with a time zone, such as 2030-01-01T00:00:00Z, not {said}")
     return -((EPOCH - at) // timedelta(milliseconds=1))
 
 
