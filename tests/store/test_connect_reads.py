@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from tests.store.making import ORG, World, output, save
 from tests.store.test_chunks import chunk, chunk_set, indexed, vector
 
