@@ -255,9 +255,11 @@ class AsyncPerdure(
             await self._work(worker, slate, nursery)
 
     def check_settings(self) -> None:
-        """Check what is read late, before anything is claimed. Raises: SettingInvalid."""
+        """Check what is read late, before anything is claimed. Raises: SettingInvalid, ExtraMissing."""
         if self.settings.pushes:
             self.settings.gateway()
+        if self.settings.rabbitmq_host:
+            from perdure.watch import bus  # noqa: F401  (an extra, which may be missing)
         with using(self.given):
             for check in CHECKS:
                 check()
