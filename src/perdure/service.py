@@ -255,9 +255,11 @@ class AsyncPerdure(
             await self._work(worker, slate, nursery)
 
     def check_settings(self) -> None:
-        """Check what is read late, before anything is claimed. Raises: SettingInvalid."""
+        """Check what is read late, before anything is claimed. Raises: SettingInvalid, ExtraMissing."""
         if self.settings.pushes:
             self.settings.gateway()
+        if self.settings.rabbitmq_host:
+            from perdure.watch import bus  # noqa: F401  (an extra, which may be missing)
         with using(self.given):
             for check in CHECKS:
                 check()
@@ -623,7 +625,8 @@ def _moment(which: ListOptions, name: str) -> int | None:
     if at is None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:
-        raise InputInvalid(f"{name} takes a time with a time zone, not {at!r}")
+        said = at.isoformat() if isinstance(at, datetime) else repr(at)
+        raise InputInvalid(f"{name} takes a time with a time zone, such as 2030-01-01T00:00:00Z, not {said}")
     return -((EPOCH - at) // timedelta(milliseconds=1))
 
 

@@ -115,7 +115,9 @@ def test_limits_are_set_shown_and_lifted(server: Server) -> None:
     )
     assert [(one["key"], one["concurrency"]) for one in answer.json()["limits"]] == [("host:example.org", 2)]
     assert operator.get("/v3/limits").json() == answer.json()
-    assert operator.get("/v3/limits", params={"key": "other"}).json() == {"limits": []}
+    unknown = operator.get("/v3/limits", params={"key": "host:example.og"})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "limit_key_unknown")
+    assert "did you mean: host:example.org?" in unknown.json()["detail"]
     operator.post("/v3/limits", json={"key": "host:example.org"})
     assert not [one for one in operator.get("/v3/limits").json()["limits"] if one["concurrency"] is not None]
     acts = server.run(server.service.acts(verb="limit"))

@@ -227,6 +227,27 @@ def test_each_policy_function_and_type_of_client_is_reported_once() -> None:
     assert len(heard(ways + ways)) == 6
 
 
+def test_a_client_that_comes_with_the_second_call_is_found() -> None:
+    policy, made = quick(), []
+
+    class Lazy:
+        client: object = None
+
+        def ask(self) -> str:
+            self.client = self.client or gemini()
+            return "answer"
+
+    def given(client: object) -> str:
+        made.append(client)
+        return "answer"
+
+    lazy = Lazy()
+    for way in (lambda: policy.call(lazy.ask), lambda: policy.call(given, gemini() if made else None)):
+        assert heard([way]) == []
+        assert len(heard([way])) == 1
+        assert heard([way] * 20) == []
+
+
 def test_functions_behind_one_decorator_are_told_apart() -> None:
     policy, client = quick(), session(3)
 

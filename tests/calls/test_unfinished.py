@@ -7,7 +7,7 @@ import contextlib
 import io
 import sqlite3
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -239,9 +239,40 @@ def test_a_plain_function_that_is_awaited_names_the_method_to_use() -> None:
 
     async def story() -> None:
         for guard in (effort, policy):
-            with pytest.raises(TypeError, match=r"plain returned str, .* use `policy\.call"):
+            with pytest.raises(TypeError, match=r"plain returns str, .* use `policy\.call"):
                 await guard.acall(plain)  # type: ignore[arg-type]
         assert await policy.acall(awaitable) == 1
-        assert (policy.dependency.failures, policy.dependency.requests) == (0, 2)
+        assert (policy.dependency.failures, policy.dependency.requests) == (0, 1)
+
+    asyncio.run(story())
+
+
+def test_a_plain_function_that_declares_what_it_returns_makes_no_request_when_it_is_awaited() -> None:
+    policy, ran = World().policy(), []
+
+    class Service:
+        def names(self) -> list[str]:
+            ran.append("names")
+            return []
+
+        def quiet(self):  # type: ignore[no-untyped-def]
+            ran.append("quiet")
+            return "answer"
+
+        def later(self) -> Coroutine[Any, Any, int]:
+            return one()
+
+        def somehow(self) -> Any:
+            return one()
+
+    async def story() -> None:
+        service = Service()
+        with pytest.raises(TypeError, match="names returns list, which cannot be awaited"):
+            await policy.acall(service.names)  # type: ignore[arg-type]
+        assert (ran, policy.dependency.requests) == ([], 0)
+        with pytest.raises(TypeError, match="quiet returned str, which cannot be awaited"):
+            await policy.acall(service.quiet)
+        assert ran == ["quiet"]
+        assert [await policy.acall(service.later), await policy.acall(service.somehow)] == [1, 1]
 
     asyncio.run(story())

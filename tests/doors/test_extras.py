@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import perdure.watch
 from perdure.cli.main import app
-from perdure.errors import EXTRAS
+from perdure.errors import EXTRAS, ExtraMissing
+from perdure.service import AsyncPerdure
 from tests.doors.command import environment
 
 #: Runs the command as if no module of an extra were installed.
@@ -90,12 +92,25 @@ def test_an_image_is_refused_at_the_door_where_nothing_processes_images(director
     )
 
 
+def test_what_the_settings_need_is_looked_for_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RABBITMQ_HOST", "localhost")
+    for module in ("perdure.watch.bus", "perdure.watch.broker"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr(perdure.watch, "bus", raising=False)
+    monkeypatch.setitem(sys.modules, "aio_pika", None)
+    with pytest.raises(ExtraMissing, match=r"perdure\[rabbitmq\]"):
+        AsyncPerdure(f"sqlite:///{tmp_path}/a.db").check_settings()
+
+
 @pytest.mark.parametrize(
     ("variables", "extra"),
     [
         ({"PERDURE_BLOBS": "s3://bucket/blobs"}, "s3"),
         ({"PERDURE_EMBEDDER": "wordllama"}, "embed"),
         ({"PERDURE_EMBEDDER": "minilm"}, "minilm"),
+        ({"RABBITMQ_HOST": "localhost"}, "rabbitmq"),
     ],
 )
 def test_a_setting_that_needs_an_extra_names_it(

@@ -147,7 +147,7 @@ def test_states_times_words_and_short_ids_at_the_command_line(three_books: tuple
         return [one["id"] for one in said["documents"]]
 
     assert listed("--status", "held") == listed("--state", "pending") == [third, second, first]
-    assert listed("--created-after", "1h") == [third, second, first]
+    assert listed("--created-after", "1h") == listed("--created-after", "-1h") == [third, second, first]
     assert listed("--created-before", "1h") == listed("--finished-after", "2020-01-01") == []
     for wrong in ("2030-13-01", "999999w"):
         assert refused(2, "time_invalid", "list", "--created-after", wrong, "--store", url)

@@ -169,3 +169,19 @@ def test_too_large_says_how_large_and_what_is_allowed() -> None:
         app.service.settings = Settings(document_bytes_max=10)
         with pytest.raises(InputTooLarge, match="11 bytes, the most allowed is 10"):
             app.add(text="x" * 11, pipeline=books)
+
+
+failing = Pipeline("failing", attempts=1)
+
+
+@failing.stage
+def refuse(doc: Document) -> int:
+    raise ValueError(f"{len(doc.data)} bytes")
+
+
+def test_dead_bytes_that_are_no_text_are_added_again(store_url: str) -> None:
+    with trial(failing, store=store_url) as app:
+        first = app.add(data=b"\xc3\x28\xff", name="scan.bin", pipeline=failing)
+        drain(app)
+        again = app.add(data=b"\xc3\x28\xff", name="scan.bin", pipeline=failing)
+        assert (again.answer, again.id, again.state) == ("requeued", first.id, "dead")

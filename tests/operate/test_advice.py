@@ -43,17 +43,17 @@ CASES = [
     (Facts("statement_undeclared"), 14, Action.LOOK),
     (Facts("unexpected", "HTTPStatusError", 404), 15, Action.FIX),
     (Facts("unexpected", "KeyError"), 16, Action.LOOK),
-    (Facts("crashed:SIGSEGV"), 16, Action.LOOK),
+    (Facts("crashed:SIGSEGV"), 17, Action.LOOK),
     (Facts("contract_broken"), 16, Action.LOOK),
-    (Facts("call_refused", "BadRequestError", 400, needs=("openai",)), 17, Action.FIX),
+    (Facts("call_refused", "BadRequestError", 400, needs=("openai",)), 18, Action.FIX),
     (Facts("call_refused", "InternalServerError", 503), 11, Action.REQUEUE),
-    (Facts("call_invalid", "ValidationError"), 17, Action.FIX),
-    (Facts("type_unsupported"), 18, Action.FIX),
-    (Facts("document_empty", age_ms=29 * DAY_MS), 19, Action.FIX),
-    (Facts("http_404", age_ms=29 * DAY_MS), 20, Action.FIX),
-    (Facts("http_401"), 20, Action.FIX),
-    (Facts("document_corrupt"), 20, Action.FIX),
-    (Facts("a_code_of_ours"), 20, Action.FIX),
+    (Facts("call_invalid", "ValidationError"), 18, Action.FIX),
+    (Facts("type_unsupported"), 19, Action.FIX),
+    (Facts("document_empty", age_ms=29 * DAY_MS), 20, Action.FIX),
+    (Facts("http_404", age_ms=29 * DAY_MS), 21, Action.FIX),
+    (Facts("http_401"), 21, Action.FIX),
+    (Facts("document_corrupt"), 21, Action.FIX),
+    (Facts("a_code_of_ours"), 21, Action.FIX),
     (Facts("dns_failed", stage="ask"), 11, Action.REQUEUE),
 ]
 
@@ -69,6 +69,13 @@ def test_the_first_rule_that_fits_is_given(facts: Facts, number: int, action: Ac
 def test_every_rule_has_a_case_and_every_action_a_rule() -> None:
     assert {number for _, number, _ in CASES} == set(range(len(RULES)))
     assert {rule.action for rule in RULES} == set(Action)
+
+
+def test_what_left_no_traceback_is_not_said_to_have_one() -> None:
+    for code in ("crashed:SIGSEGV", "crashed:exit:9"):
+        text = advise(Facts(code)).text
+        assert code in text
+        assert "left no traceback" in text
 
 
 def test_what_is_down_and_what_to_install_is_named() -> None:

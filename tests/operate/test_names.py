@@ -76,7 +76,7 @@ def test_hold_and_limit(store_url: str) -> None:
         with pytest.raises(InputInvalid, match="did you mean: scales") as refused:
             app.hold("scalse")
         assert refused.value.code == "dependency_unknown"
-        with pytest.raises(InputInvalid, match=r"did you mean: slow\.example.*new=True") as refused:
+        with pytest.raises(InputInvalid, match=r"did you mean: slow\.example.*with `new` ") as refused:
             app.limit("slow.exampel", concurrency=1)
         assert refused.value.code == "limit_key_unknown"
         with pytest.raises(InputInvalid, match="there are: org:default"):

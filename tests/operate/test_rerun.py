@@ -213,7 +213,7 @@ def test_follow_ups_run_again_with_what_they_follow(store_url: str) -> None:
     with trial(documents, store=store_url) as app:
         app.add(text=TEXTS[0], pipeline=documents)
         assert ran(app)["connect"] == 1
-        with pytest.raises(InputInvalid, match="--pipeline document") as told:
+        with pytest.raises(InputInvalid, match=r"\(pipeline document\)") as told:
             app.rerun(pipeline="detect_connections", from_stage="connect", where={})
         assert told.value.code == "pipeline_follows"
         assert app.rerun(pipeline="document", from_stage="index", where={}).requeued == 1

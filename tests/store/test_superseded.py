@@ -105,3 +105,24 @@ def test_pages_of_a_timeline_are_the_whole_of_it(store_url: str) -> None:
         assert [one for page in reversed(pages) for one in page.timeline if one.kind != "wait"] == [
             one for one in whole if one.kind != "wait"
         ]
+
+
+@pytest.mark.on_both
+def test_pages_of_many_acts_are_in_order_among_each_other(store_url: str) -> None:
+    with trial(books, store=store_url) as app:
+        id_ = app.add(text="dune", pipeline=books).id
+        for number in range(5):
+            app.clock.advance(10)
+            app.priority(id_, number)
+        drain(app)
+        for _ in range(2):
+            app.clock.advance(10)
+            again(app, id_, 1)
+        pages = [app.timeline_page(id_, limit=2)]
+        while (after := pages[-1].next) is not None:
+            pages.append(app.timeline_page(id_, limit=2, after=after))
+        told = [one for page in reversed(pages) for one in page.timeline]
+        assert [one.at_ms for one in told] == sorted(one.at_ms for one in told)
+        assert sorted(one.text for one in told if one.kind != "wait") == sorted(
+            one.text for one in app.timeline(id_) if one.kind != "wait"
+        )

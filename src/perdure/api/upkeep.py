@@ -13,6 +13,7 @@ from perdure.api.receiving import Limits, received
 from perdure.api.refused import Refused
 from perdure.api.shared import NDJSON, PROBLEMS, Bounded, Service
 from perdure.api.views import Act, Number, Text, Whole
+from perdure.errors import InputInvalid
 from perdure.operate.lines import is_longer
 from perdure.operate.rerun import Rerun, RerunOptions
 from perdure.operate.sweeping import Sweep
@@ -103,8 +104,17 @@ async def rerun(service: Service, caller: Writer, act: RerunAct) -> Rerun:
 async def limits(
     service: Service, caller: Operator, key: Annotated[str | None, Query(max_length=1000)] = None
 ) -> LimitList:
-    """What bounds each organisation, dependency and concurrency key, how many are let in, and how many wait."""
-    return LimitList(limits=await service.limits(key))
+    """What bounds each organisation, dependency and concurrency key, how many are let in, and how many wait.
+
+    A `key` without a limit has none in the list; one that nothing has is 404.
+    """
+    found = await service.limits(key)
+    if key is not None and not found:
+        try:
+            await service.known_limit_key(key)
+        except InputInvalid as error:
+            raise Refused(404, error.code, str(error)) from error
+    return LimitList(limits=found)
 
 
 @router.post("/limits", response_model=LimitList)

@@ -32,7 +32,7 @@ from perdure.calls.run import Instead, Patience, Run
 from perdure.calls.scope import SCOPE, Scope
 from perdure.calls.timing import TIMING, Timing
 from perdure.calls.unbound import look, looked_of, unbound_requests
-from perdure.calls.unfinished import WHOLE, NotAwaitable, refuse_unawaitable, refuse_unfinished
+from perdure.calls.unfinished import WHOLE, NotAwaitable, refuse_plain, refuse_unawaitable, refuse_unfinished
 from perdure.calls.verdict import Verdict
 from perdure.core.scope import WORK, Work
 
@@ -97,7 +97,7 @@ class Policy:
         self.idempotent, self.key = idempotent, key
         self.best_effort = best_effort
         self.timing = timing
-        self._looked = looked_of(name)  # functions whose clients were looked at
+        self._looked = looked_of(name)  # when the clients of functions are looked at again
         check_policy(self)
         check_dependency(name, dependency)
         self.dependency = dependency or known(name)
@@ -166,7 +166,9 @@ class Policy:
         deadline_s = None if work is None else work.deadline_s
         if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
-        if id(getattr(fn, "__code__", None)) not in self._looked:
+        if (left := self._looked.get(place := id(getattr(fn, "__code__", None)), 0)) > 0:
+            self._looked[place] = left - 1
+        else:
             look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:
@@ -225,7 +227,10 @@ class Policy:
         deadline_s = None if work is None else work.deadline_s
         if self.total_s is not None or SCOPE.get() is not None:
             run, deadline_s = self._begin(work, began_s)
-        if id(getattr(fn, "__code__", None)) not in self._looked:
+        refuse_plain(fn)
+        if (left := self._looked.get(place := id(getattr(fn, "__code__", None)), 0)) > 0:
+            self._looked[place] = left - 1
+        else:
             look(self.name, self._looked, fn, args, kwargs)
         while True:
             if run is not None or state.breaker.troubled or state.limiter.on or state.held:

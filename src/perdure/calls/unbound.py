@@ -1,7 +1,8 @@
 """Clients that retry by themselves inside a policy because nobody bound them: reported once.
 
 Their requests multiply ours, and the ledger counts them only when a call fails. So the clients that a function calls
-through are looked at when a policy first calls it, whether it succeeds or not. Later calls cost a set lookup.
+through are looked at when a policy calls it for the first time, the second, the fourth, the eighth and so on, whether
+it succeeds or not: a client may be made, or handed in, only later. Other calls cost a lookup.
 """
 
 from __future__ import annotations
@@ -23,29 +24,33 @@ COUNTED_MAX = 100
 _STAINLESS = frozenset({"openai", "anthropic"})
 _HELD = ("_client", "_api_client", "client")  # where parts of a client keep the whole
 
-Looked = set[int]  # by the id of the code or type of a function, or by its name; see `_place`
+#: Calls until a function is looked at again, by the id of its code or type, or of its name; see `_place`.
+Looked = dict[int, int]
 
 _looked: dict[str, Looked] = {}  # by policy
 _kept: dict[int, object] = {}  # what these ids belong to, so that no other object gets them
+_gaps: dict[tuple[str, int], int] = {}  # calls between the last two looks, by policy and id
 _warned: set[tuple[str, str, str]] = set()
 
 
 def looked_of(policy: str) -> Looked:
     """The functions of the policies of this name whose clients were looked at."""
-    return _looked.setdefault(policy, set())
+    return _looked.setdefault(policy, {})
 
 
 def look(
     policy: str, looked: Looked, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Warn of clients that the function is called with and that retry by themselves; once for each function."""
+    """Warn once of clients that the function is called with and that retry by themselves, if it is time to look."""
     place = _place(fn)
-    if id(place) in looked:
+    if (left := looked.get(id(place), 0)) > 0:
+        looked[id(place)] = left - 1
         return
     if len(_kept) >= LOOKED_MAX:
         forget_places()
     _kept[id(place)] = place
-    looked.add(id(place))
+    looked[id(place)] = gap = _gaps.get((policy, id(place)), 0)
+    _gaps[policy, id(place)] = 2 * gap + 1
     try:
         for client in _clients(fn, args, kwargs):
             kinds = (named(client), _package(client))
@@ -74,6 +79,7 @@ def forget_places() -> None:
     for looked in _looked.values():
         looked.clear()
     _kept.clear()
+    _gaps.clear()
 
 
 def _place(fn: Any) -> object:

@@ -6,6 +6,7 @@ been read would fail later, where no policy sees it, so such a result is refused
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import inspect
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ READ_INSIDE = "read it inside the guarded function and return what was read"
 #: Types whose objects are always whole. Grows as results are seen, so that the usual result costs one lookup.
 WHOLE: set[type] = {type(None), bool, int, float, str, bytes, set, frozenset}
 _RESPONSES = frozenset({"Response", "ClientResponse", "HTTPResponse", "StreamingBody", "GetResult"})
+_OPEN: tuple[object, ...] = (object, Any)  # what is declared so may be awaitable
 _FILES = frozenset({"_io", "io", "tempfile"})
 
 
@@ -53,15 +55,44 @@ class NotAwaitable(TypeError):
     """A function that cannot be awaited was given to `acall`: a mistake of the caller, whatever the policy says."""
 
 
+def refuse_plain(fn: Any) -> None:
+    """Raises: NotAwaitable if a plain function says that it returns what cannot be awaited, before it makes a request.
+
+    One that does not say so is known only when it has returned; see `refuse_unawaitable`.
+    """
+    code = getattr(fn, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_COROUTINE or hasattr(fn, "__wrapped__"):
+        return
+    kind = _declared(fn)
+    if kind is not None and kind not in _OPEN and not hasattr(kind, "__await__"):
+        raise _not_awaitable(fn, f"returns {_named(kind)}")
+
+
 def refuse_unawaitable(fn: Any, attempt: Any) -> None:
     """Raises: NotAwaitable if `acall` got a function whose result cannot be awaited."""
     if not inspect.isawaitable(attempt):
         _close(attempt)
-        raise NotAwaitable(
-            f"{getattr(fn, '__qualname__', type(fn).__qualname__)} returned {_named(type(attempt))}, which cannot be "
-            "awaited: `acall` takes coroutine functions and those that return an awaitable; use `policy.call(...)` for "
-            "others"
-        )
+        raise _not_awaitable(fn, f"returned {_named(type(attempt))}")
+
+
+def _declared(fn: Any) -> type | None:
+    """The class that a function says it returns; None if it does not say, or in a way that only type checkers read."""
+    said = getattr(fn, "__annotations__", {}).get("return")
+    if isinstance(said, str):
+        head, *parts = said.partition("[")[0].strip().split(".")
+        known = getattr(fn, "__globals__", {})
+        said = known.get(head, getattr(builtins, head, None))
+        for part in parts:
+            said = getattr(said, part, None)
+    said = getattr(said, "__origin__", said)
+    return said if isinstance(said, type) and not getattr(said, "_is_protocol", False) else None
+
+
+def _not_awaitable(fn: Any, what: str) -> NotAwaitable:
+    return NotAwaitable(
+        f"{getattr(fn, '__qualname__', type(fn).__qualname__)} {what}, which cannot be awaited: `acall` takes "
+        "coroutine functions and those that return an awaitable; use `policy.call(...)` for others"
+    )
 
 
 def _problem(result: Any) -> str | None:

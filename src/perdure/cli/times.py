@@ -10,12 +10,12 @@ from perdure.operate.choosing import age_ms
 
 
 def moment(said: str | None) -> datetime | None:
-    """A date or time (in UTC unless it names a zone), or how long ago (`2h`, `3d`). Raises: InputInvalid."""
+    """A date or time (in UTC unless it names a zone), or how long ago (`2h`, `-3d`). Raises: InputInvalid."""
     if said is None:
         return None
     try:
         if re.match(r"\s*\d{4}-", said) is None:
-            return datetime.now(UTC) - timedelta(milliseconds=age_ms(said))
+            return datetime.now(UTC) - timedelta(milliseconds=age_ms(said.strip().removeprefix("-")))
         at = datetime.fromisoformat(said.strip())
     except (ValueError, OverflowError):
         raise InputInvalid(

@@ -125,7 +125,11 @@ def naming(entry: str) -> Iterator[None]:
 
 def is_named(document: NewDocument) -> bool:
     """Whether somebody gave a URL another name than itself."""
-    return document.inline is not None and document.name != document.inline.decode()[:NAME_MAX]
+    return (
+        document.kind == "url"
+        and document.inline is not None
+        and document.name != document.inline.decode()[:NAME_MAX]
+    )
 
 
 def first_job(pipeline: Pipeline, policy: Policy | None = None) -> NewJob:

@@ -22,6 +22,7 @@ from perdure.store.records import Act, LimitRecord
 from perdure.store.text import checked, reason_kept
 
 ENDED = tuple(sorted(TERMINAL))
+IF_MEANT = "; if it is meant, say so with `new` (in a command: --new)"
 
 
 class Acting(Desk):
@@ -121,7 +122,7 @@ class Acting(Desk):
     ) -> None:
         if _dependency(dependency) not in (known := await self.needed()) and not new:
             near = nearest(dependency, known)
-            message = f"nothing is known to need {dependency!r}; {near}; if it is meant, say so with new=True (--new)"
+            message = f"nothing is known to need {dependency!r}; {near}{IF_MEANT}"
             raise InputInvalid(message, code="dependency_unknown")
         await self.store.hold(dependency, reason_kept(reason), self._who(who))
 
@@ -138,7 +139,7 @@ class Acting(Desk):
         by, why = self._who(who), reason_kept(reason)
         _check_key(checked(key, "the key"))
         if not new:
-            await self.known_limit_key(key, "; if it is meant, say so with new=True (--new)")
+            await self.known_limit_key(key, IF_MEANT)
         await self.store.limit(key, concurrency, rate_per_s, by, why)
 
     async def known_limit_key(self, key: str, more: str = "") -> None:

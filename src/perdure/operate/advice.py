@@ -181,10 +181,15 @@ RULES = (
         "a service answered with status {status}: correct what is asked for, or what it is asked about, then requeue",
     ),
     Rule(
-        "the stage's process crashed otherwise, or the stage did what it must not (`unexpected`, `contract_broken`, "
-        "`output_invalid` …)",
-        lambda f: f.code in CODE or f.code.startswith("crashed:"), Action.LOOK,
+        "the stage did what it must not (`unexpected`, `contract_broken`, `output_invalid` …)",
+        lambda f: f.code in CODE, Action.LOOK,
         "the code of the stage is at fault ({code}): the traceback says where; repair it, then requeue",
+    ),
+    Rule(
+        "the stage's process crashed otherwise (`crashed:SIGSEGV`, `crashed:exit:1` …)",
+        lambda f: f.code.startswith("crashed:"), Action.LOOK,
+        "the process that ran the stage ended and left no traceback ({code}): run the stage on one of them by itself, "
+        "repair what ends it, then requeue, or purge them",
     ),
     Rule(
         "a service refused what was asked of it, or what it was given or gave was invalid (`call_refused`, "

@@ -130,7 +130,7 @@ def not_on_its_own(pipeline: Pipeline, others: Iterable[Pipeline]) -> InputInval
     before = ", ".join(sorted(other.name for other in others))
     return InputInvalid(
         f"{pipeline.name} follows {before} and has no documents of its own; run those again from the stage "
-        f"that spawns its jobs (--pipeline {before.partition(',')[0]}), and it runs anew with them",
+        f"that spawns its jobs (pipeline {before.partition(',')[0]}), and it runs anew with them",
         code="pipeline_follows",
     )
 

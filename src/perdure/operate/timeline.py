@@ -10,9 +10,10 @@ import asyncio
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 from perdure.core.frozen import frozen
@@ -31,6 +32,7 @@ from perdure.store.sql_store import SqlStore
 #: A wait that is shorter is not worth a line.
 WAIT_MS = 1_000
 ACT_LAST = 10**18 - 1  # no act has this number yet
+ATTEMPT_LAST = (10**9 - 1, 10**15 - 1, 10**9 - 1)  # and no attempt this place
 #: What came first of what has the same time.
 ORDER = ("added", "act", "event", "claim", "saved", "spawned", "ended", "wait", "children", "state", "now")
 
@@ -126,24 +128,27 @@ async def page(
     cut = None if after is None else Cut.of(after)
     attempts = await store.attempts(status.org, status.id, cut and cut.attempt, limit + 1)
     acts = await store.acts(limit + 1, target=status.id, after=cut.act if cut else None)
-    known = replace(
-        await situation(store, status), attempts=tuple(attempts[-limit:]), acts=tuple(acts[:limit])
+    from_ms = max(
+        min(a.started_ms for a in attempts[-limit:]) - 1 if len(attempts) > limit else -1,
+        min(act.at_ms for act in acts[:limit]) - 1 if len(acts) > limit else -1,
     )
+    later = list(takewhile(lambda a: a.started_ms > from_ms, reversed(attempts[-limit:])))
+    shown = list(takewhile(lambda act: act.at_ms > from_ms, acts[:limit]))
+    known = replace(await situation(store, status), attempts=tuple(reversed(later)), acts=tuple(shown))
     told = await story(store, known, document)
-    from_ms = min(a.started_ms for a in known.attempts) - 1 if len(attempts) > limit else -1
     told = replace(told, from_ms=from_ms, to_ms=cut and cut.to_ms, generation=cut and cut.generation)
-    shown = [act for act in known.acts if act.at_ms > from_ms]
-    more = len(attempts) > limit or len(acts) > len(shown)
+    more = len(attempts) > len(later) or len(acts) > len(shown)
     happenings = await asyncio.to_thread(tell, told)
-    return Page(happenings, str(_next(told, shown, cut)) if more else None)
+    return Page(happenings, str(_next(told, cut)) if more else None)
 
 
-def _next(told: Story, shown: Sequence[Act], cut: Cut | None) -> Cut:
+def _next(told: Story, cut: Cut | None) -> Cut:
     s = told.situation
     first = told.generation or s.status.generation
-    oldest = s.attempts[0].place if s.attempts else cut.attempt if cut else AttemptPlace(0, 0, 0, s.status.id)
-    act = shown[-1].id if shown else cut.act if cut else ACT_LAST
-    return Cut(told.from_ms, act, max(1, first - sum(act.verb == "requeue" for act in shown)), oldest)
+    newest = AttemptPlace(*ATTEMPT_LAST, s.status.id)
+    oldest = s.attempts[0].place if s.attempts else cut.attempt if cut else newest
+    act = s.acts[-1].id if s.acts else cut.act if cut else ACT_LAST
+    return Cut(told.from_ms, act, max(1, first - sum(act.verb == "requeue" for act in s.acts)), oldest)
 
 
 async def story(store: SqlStore, known: Situation, document: DocumentRecord) -> Story:
@@ -201,8 +206,6 @@ def _state(s: Situation) -> Iterator[Happening]:
 def _acts(told: Story) -> Iterator[Happening]:
     generation = told.generation or told.situation.status.generation
     for act in told.situation.acts:
-        if act.at_ms <= told.from_ms:
-            continue
         begins = f", generation {generation} begins" if act.verb == "requeue" else ""
         reason = f": {line(act.reason)}" if act.reason else ""
         yield Happening(act.at_ms, "act", f"{act.verb} by {act.who}{reason}{begins}", None, generation)
