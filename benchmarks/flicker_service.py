@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 LATENCY_S = 0.2
 PATIENCE_S = 2.0  # of its callers
-QUEUE = 40  # requests that a collapsing service takes in at most
+#: A collapsing service takes in so many requests at most, and works slower by this power of those for each slot.
+QUEUE, STEEP = 40, 2.0
 
 
 @dataclass
@@ -44,7 +45,8 @@ class Crowd:
         self.inside += 1
         try:
             async with self.free:
-                await asyncio.sleep(LATENCY_S * (0.5 + random.random()) * max(1.0, self.inside / self.slots))
+                slower = max(1.0, (self.inside / self.slots) ** STEEP)
+                await asyncio.sleep(LATENCY_S * (0.5 + random.random()) * slower)
         finally:
             self.inside -= 1
         return True
