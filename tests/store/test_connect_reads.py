@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from tests.store.making import ORG, World, output, save
 from tests.store.test_chunks import chunk, chunk_set, indexed, vector
 
@@ -24,7 +22,7 @@ async def read_so_far(world: World) -> int:
 
 async def test_it_does_not_read_all_chunks_for_each_entry(postgres_world: World) -> None:
     """A server without statistics compared each new entry with all chunks of the organisation."""
-    world, random = postgres_world, Random(1)
+    world, random, read = postgres_world, Random(1), 0
     for name, count in (("large", LARGE), ("small", SMALL)):
         job = await indexed(world, name=name)
         made = [
