@@ -69,7 +69,7 @@ def pressed(documents: int, calls: int, capacity: float, fault_s: float, workers
 
 
 def away(documents: int, calls: int, outage_s: float, workers: int = 2, fails_s: float = 0.01) -> Model:
-    """The same with a service that answers nobody from the eighth second on; requests fail after `fails_s`."""
+    """The same with a service that answers no request from the eighth second on; requests fail after `fails_s`."""
     calm = flickering(documents, calls, 0.0, workers)
     return replace(calm, share=0.0, begin_s=8.0, fault_s=outage_s, away_s=fails_s)
 

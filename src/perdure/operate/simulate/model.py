@@ -53,7 +53,7 @@ class Model:
         return self.throttle if self.throttle and self.begin_s <= now_s < self.over_s else 0.0
 
     def away(self, now_s: float) -> bool:
-        """Whether the service answers nobody now."""
+        """Whether the service answers no request now."""
         return self.share == 0 and self.begin_s <= now_s < self.over_s
 
     @property
