@@ -15,7 +15,6 @@ Below a share, an overload that refuses and an outage stands what the laboratory
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -26,16 +25,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.flicker_bounds import Bounds
+from benchmarks.flicker_figures import LOOKED_S, Overloaded, Quiet
 from benchmarks.flicker_loop import plain
 from benchmarks.flicker_service import LATENCY_S, PATIENCE_S
-from benchmarks.flicker_trial import SLOTS, WORKERS, Log, Trial, free_port, log_of, post, rates, served
+from benchmarks.flicker_trial import SLOTS, WORKERS, Trial, free_port, log_of, post, rates, served
 from benchmarks.flickering import CALLS, idle
 from perdure.operate.simulate.backlog import away, flickering, pressed
 from tests.conftest import database_url, postgres_database, postgres_server
 
 DOCUMENTS = 100
 CAPACITY, CROWD = 20.0, 4  # requests a second in an overload; worked on at a time, by one that collapses
-CALM_S, OVERLOAD_S, OUTAGE_S, AFTER_S = 8, 30, 40, 12
+CALM_S, OVERLOAD_S, OUTAGE_S = 8, 30, 40
 RAMPS_S = 8.0  # after the first answer the backlog is measured, when the release has grown
 SAMPLES, BUSY_LEAST, BUSY_MORE = 200, 40, 100
 
@@ -102,13 +102,13 @@ class Benchmark:
         self.faults()
         post(self.url, "forget")
         plain(self.url, 1_000, WORKERS * SLOTS, until=press)
-        loop = Overloaded(log_of(self.url), *told)
+        loop = Overloaded(log_of(self.url), CAPACITY, *told)
         self.faults()
         with Trial(store, self.url, directory) as trial:
             post(self.url, "forget")
             trial.add(1_000)
             told = self.press(kind, trial.watch)
-            ours = Overloaded(log_of(self.url), *told)
+            ours = Overloaded(log_of(self.url), CAPACITY, *told)
         print(
             f"overload  {store_name:9} {kind:9} {CAPACITY:.0f}/s for {OVERLOAD_S} s | plain {loop} | ours {ours}",
             flush=True,
@@ -130,7 +130,7 @@ class Benchmark:
         wait(OVERLOAD_S)
         over_s = time.time()
         self.faults()
-        wait(AFTER_S)
+        wait(LOOKED_S)
         return [began_s, over_s]
 
     # --- nobody is answered -----------------------------------------------------------------------------
@@ -183,57 +183,39 @@ class Benchmark:
         """The same workers for an organisation that calls nobody: alone, and beside another one's calls."""
         with Trial(store, self.url, directory) as trial:
             self.faults()
-            alone = latencies(trial, busy=False)
-            healthy = latencies(trial)
+            alone = self.quiet(trial, busy=False)
+            healthy = self.quiet(trial)
             self.faults(failing=0.5)
             trial.watch(CALM_S)
-            flickers = latencies(trial)
-        told = (f"median {q[9] * 1000:.0f} ms, p95 {q[18] * 1000:.0f} ms" for q in (alone, healthy, flickers))
+            flickers = self.quiet(trial)
         print(
-            "tenants   {:9} alone {}; beside a healthy service {}; beside 50 % failures {}".format(
-                store_name, *told
-            ),
+            f"tenants   {store_name:9} alone {alone}; beside a healthy service {healthy}; "
+            f"beside 50 % failures {flickers}",
             flush=True,
         )
         what = f"tenants {store_name}, P95 beside a service that flickers"
-        self.bounds.most(f"{what}, of that beside a healthy one", flickers[18] / healthy[18], 1.3)
+        self.bounds.most(f"{what}, of that beside a healthy one", flickers.p95_s / healthy.p95_s, 1.3)
+        self.bounds.most(f"{what}, of that alone", flickers.p95_s / alone.p95_s, 1.3)
+
+    def quiet(self, trial: Trial, busy: bool = True) -> Quiet:
+        """Documents of the quiet organisation, one after the other; `busy`: the other one always has some that wait."""
+        waits = []
+        post(self.url, "forget")
+        first_s = time.time()
+        for _ in range(SAMPLES):
+            if busy and trial.left() < BUSY_LEAST:
+                trial.add(BUSY_MORE)
+            (id_,) = trial.add(1, "quiet", idle)
+            began_s = time.time()
+            while trial.app.status(id_, org="quiet").state != "done":
+                time.sleep(0.005)
+            waits.append(time.time() - began_s)
+            time.sleep(0.05)
+        return Quiet(waits, rates(log_of(self.url), first_s, time.time())[0])
 
     def faults(self, **faults: float | str) -> None:
         """What is wrong with the service from now on; nothing, without one."""
         post(self.url, "faults", **faults)
-
-
-class Overloaded:
-    """What the log of a service says of an overload, as parts of its capacity."""
-
-    def __init__(self, log: Log, began_s: float, over_s: float) -> None:
-        self.usual = rates(log, began_s - 5, began_s)[1]
-        self.asked, self.answered = (rate / CAPACITY for rate in rates(log, began_s, over_s))
-        halves = (n / 2 for n in range(2 * AFTER_S - 1))
-        self.back_s = next(
-            (s for s in halves if rates(log, over_s + s, over_s + s + 1)[1] >= 0.9 * self.usual), None
-        )
-
-    def __str__(self) -> str:
-        back = "never" if self.back_s is None else f"after {self.back_s} s"
-        return (
-            f"asked {self.asked:.2f}, answered {self.answered:.2f}, back at 0.9 of {self.usual:.0f}/s {back}"
-        )
-
-
-def latencies(trial: Trial, busy: bool = True) -> list[float]:
-    """Quantiles, in twentieths, of the seconds that a document of the quiet organisation takes."""
-    waits = []
-    for _ in range(SAMPLES):
-        if busy and trial.left() < BUSY_LEAST:
-            trial.add(BUSY_MORE)
-        (id_,) = trial.add(1, "quiet", idle)
-        began_s = time.time()
-        while trial.app.status(id_, org="quiet").state != "done":
-            time.sleep(0.005)
-        waits.append(time.time() - began_s)
-        time.sleep(0.05)
-    return statistics.quantiles(waits, n=20)
 
 
 def main() -> int:
