@@ -31,7 +31,8 @@ class Bounds:
 
     def played(self, what: str, model: Model, measured: Mapping[str, float | None]) -> None:
         """Print what the laboratory plays beside what was measured; each number must be near it."""
-        found = median([drain(model, seed) for seed in range(SEEDS)])
+        runs = [drain(model, seed) for seed in range(SEEDS)]
+        found = median(runs)
         beside = []
         for name, value in measured.items():
             lab = found[name]
@@ -40,8 +41,10 @@ class Bounds:
             near = lab == value or (
                 value is not None and lab is not None and abs(lab - value) <= NEAR * value
             )
+            played = sorted(one for run in runs if (one := getattr(run, name)) is not None)
+            spread = f" ({_word(played[0])} to {_word(played[-1])})" if played else ""
             bound = f"not within {NEAR:.0%} of {_word(value)}"
-            self._look(near, f"{what}: the laboratory says {name} {_word(lab)}, {bound}")
+            self._look(near, f"{what}: the laboratory says {name} {_word(lab)}{spread}, {bound}")
         print(f"          laboratory: {', '.join(beside)}", flush=True)
 
     def sum_up(self, check: bool) -> int:

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from math import log
 
 from perdure.calls.breaker import Ticket
+from perdure.calls.dependency import WRITTEN_S
 from perdure.calls.jitter import FullJitter
 from perdure.calls.run import (
     LATENCY_WEIGHT,
@@ -38,8 +39,8 @@ class Call:
     """One operation; with jobs, one job and the call it makes."""
 
     __slots__ = (
-        "arrived_s", "client", "given_back", "left", "lent", "measured", "placed", "probed", "requests", "retries",
-        "sent_s", "ticket", "tries", "waiting_s",
+        "arrived_s", "client", "given_back", "left", "lent", "measured", "placed", "placed_s", "probed", "requests",
+        "retries", "sent_s", "ticket", "tries", "waiting_s",
     )  # fmt: skip
 
     def __init__(self, client: Client, now_s: float, measured: bool, calls: int = 1) -> None:
@@ -57,6 +58,7 @@ class Call:
         self.probed: bool | None = None  # lent: whether its last request was answered
         self.waiting_s = 0.0  # since when, for a turn; 0: not
         self.placed = False  # it has a slot
+        self.placed_s = 0.0  # since when
 
 
 Step = Callable[[Call, float], None]
@@ -140,7 +142,7 @@ class World:
                 fleet.held.append(call)
                 continue
             call.client = self.free.pop(int(self.rand() * len(self.free)))
-            call.placed = True
+            call.placed, call.placed_s = True, now_s
             fleet.started += 1
             self._start(call, now_s)
 
@@ -163,6 +165,9 @@ class World:
     def _start(self, call: Call, now_s: float) -> None:
         """Ask breaker and limiter, then send, now or at the turn that was given."""
         breaker, limiter = call.client.breaker, call.client.limiter
+        if self._held(call, now_s):
+            self._refused(call, now_s)
+            return
         if breaker is not None and breaker.troubled and not call.lent:
             call.ticket = breaker.admit(now_s)
             if call.ticket is None:
@@ -187,6 +192,17 @@ class World:
             self._at(now_s + wait_s, self._send, call)
         else:
             self._send(call, now_s)
+
+    def _held(self, call: Call, now_s: float) -> bool:
+        """Whether the worker knows that the service is held. A job that the store let run well after that shows that it
+        is back."""
+        state = call.client.dependency
+        if state is None or state.held is None or call.lent:
+            return False
+        if call.placed_s > state.held_s + WRITTEN_S:
+            state.held = None
+            state.breaker.reset(now_s)
+        return state.held is not None
 
     def _send(self, call: Call, now_s: float) -> None:
         call.requests += 1
@@ -240,7 +256,7 @@ class World:
             self._refused(call, now_s)
         elif not self.policy.retry or call.retries >= self.model.retries:
             self._given_up(call, now_s)
-        elif client.breaker is not None and client.breaker.state == "open":
+        elif self._held(call, now_s) or (client.breaker is not None and client.breaker.state == "open"):
             self._refused(call, now_s)
         elif client.budget is not None and not client.budget.spend():
             self._given_up(call, now_s)
@@ -269,7 +285,7 @@ class World:
             self._put_off(call, now_s, asked_s)
         elif not self.policy.retry or call.retries >= self.model.retries:
             self._given_up(call, now_s, asked_s, throttled=True)
-        elif client.breaker is not None and client.breaker.state == "open":
+        elif self._held(call, now_s) or (client.breaker is not None and client.breaker.state == "open"):
             self._refused(call, now_s)
         elif client.budget is not None and not client.budget.spend(THROTTLE_COST):
             self._given_up(call, now_s, asked_s, throttled=True)
