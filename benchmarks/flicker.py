@@ -15,6 +15,7 @@ Below a share, an overload that refuses and an outage stands what the laboratory
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -25,18 +26,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.flicker_bounds import Bounds
-from benchmarks.flicker_figures import LOOKED_S, Overloaded, Quiet
-from benchmarks.flicker_loop import plain
-from benchmarks.flicker_service import LATENCY_S, PATIENCE_S
+from benchmarks.flicker_figures import LOOKED_S, Outage, Overloaded, Quiet
+from benchmarks.flicker_loop import fails_after, plain
+from benchmarks.flicker_service import LATENCY_S
 from benchmarks.flicker_trial import SLOTS, WORKERS, Trial, free_port, log_of, post, rates, served
-from benchmarks.flickering import CALLS, idle
+from benchmarks.flickering import CALLS, ELSEWHERE_VARIABLE, URL_VARIABLE, idle
 from perdure.operate.simulate.backlog import away, flickering, pressed
 from tests.conftest import database_url, postgres_database, postgres_server
 
 DOCUMENTS = 100
 CAPACITY, CROWD = 20.0, 4  # requests a second in an overload; worked on at a time, by one that collapses
 CALM_S, OVERLOAD_S, OUTAGE_S = 8, 30, 40
-RAMPS_S = 8.0  # after the first answer the backlog is measured, when the release has grown
 SAMPLES, BUSY_LEAST, BUSY_MORE = 200, 40, 100
 
 SHARES: dict[str, dict[str, float]] = {
@@ -143,39 +143,39 @@ class Benchmark:
             ids = trial.add(400)
             trial.watch(CALM_S)
             began_s = time.time()
-            if mode in ("nameless", "refused"):
-                trial.elsewhere.write_text(
-                    NOWHERE if mode == "nameless" else f"http://127.0.0.1:{free_port()}"
-                )
-            else:
-                self.faults(mode=mode)
-            trial.watch(OUTAGE_S)
+            self.fail(mode, trial)
+            os.environ |= {URL_VARIABLE: self.url, ELSEWHERE_VARIABLE: str(trial.elsewhere)}
+            fails_s = fails_after()
+            trial.watch(began_s + OUTAGE_S - time.time())
             held, left = trial.held(), trial.left()
             trial.elsewhere.unlink(missing_ok=True)
             self.faults()
             over_s = time.time()
             trial.drain(200)
-            end_s = time.time()
-            log, ended = log_of(self.url), trial.ended(ids)
-        usual = rates(log, began_s - 5, began_s)[1]
-        first_s = next((at_s for at_s, status in log if at_s > over_s and status == 200), end_s)
-        from_s, until_s = first_s + RAMPS_S, end_s - LATENCY_S * CALLS  # the last documents leave slots empty
-        drained = rates(log, from_s, until_s)[1] / usual if until_s > from_s + 1 else None
-        asked = sum(began_s <= at_s < over_s for at_s, _ in log)
+            # the last documents leave slots empty
+            found = Outage(log_of(self.url), began_s, over_s, time.time(), tail_s=LATENCY_S * CALLS)
+            ended = trial.ended(ids)
         print(
-            f"outage    {store_name:9} {mode:9} asked {asked:4} times in {OUTAGE_S} s, {held} of {left} held; first "
-            f"answer {first_s - over_s:.1f} s after its end, from {RAMPS_S:.0f} s on {drained or 0:.2f} of the usual "
-            f"{usual:.0f}/s, back after {end_s - over_s:.1f} s | {ended}",
+            f"outage    {store_name:9} {mode:9} for {OUTAGE_S} s, calls fail after {fails_s:.2f} s, "
+            f"{held} of {left} held, {found} | {ended}",
             flush=True,
         )
         what, look = f"outage {mode} {store_name}", self.bounds
         look.least(f"{what}, share held", held / max(1, left), 0.9)
         look.most(f"{what}, dead", ended.dead, 0)
         look.most(f"{what}, attempts charged", ended.charged, 0)
-        look.least(f"{what}, share of the usual rate afterwards", drained, 0.9)
-        fails_s = PATIENCE_S if mode in ("hang", "trickle") else 0.01
-        measured = {"put_off_s": ended.put_off_s, "first_s": first_s - over_s, "rest_s": end_s - over_s}
+        look.least(f"{what}, share of the usual rate afterwards", found.drained, 0.9)
+        measured = {"put_off_s": ended.put_off_s, "first_s": found.first_s, "rest_s": found.rest_s}
         look.played(what, away(400, CALLS, OUTAGE_S, WORKERS, fails_s), measured)
+
+    def fail(self, mode: str, trial: Trial) -> None:
+        """Begin an outage."""
+        if mode == "nameless":
+            trial.elsewhere.write_text(NOWHERE)
+        elif mode == "refused":
+            trial.elsewhere.write_text(f"http://127.0.0.1:{free_port()}")
+        else:
+            self.faults(mode=mode)
 
     # --- the neighbours ---------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import httpx2
 
@@ -20,6 +22,22 @@ def plain(url: str, documents: int, slots: int, until: Callable[[], None] | None
     began_s = time.time()
     asyncio.run(_run(documents, slots, until))
     return time.time() - began_s
+
+
+def fails_after(times: int = 3) -> float:
+    """Seconds until a call fails now: the median of some, one after the other."""
+
+    async def run() -> list[float]:
+        caller, took = Caller(), []
+        for _ in range(times):
+            began_s = time.monotonic()
+            with suppress(httpx2.HTTPError, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await caller.ask()
+            took.append(time.monotonic() - began_s)
+        return took
+
+    return statistics.median(asyncio.run(run()))
 
 
 async def _run(documents: int, slots: int, until: Callable[[], None] | None) -> None:
