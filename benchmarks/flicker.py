@@ -1,380 +1,252 @@
-"""A service that fails now and then: `python benchmarks/flicker.py [--only WORDS] [--store sqlite,postgres]`.
+"""A service that fails now and then: `python benchmarks/flicker.py [--check] [--only WORDS] [--store sqlite,postgres]`.
 
 Real workers (two, six documents at a time each) and a real service on loopback, beside a plain loop with the same
-slots, full jitter and Retry-After that repeats each call until it succeeds. Prints a line for each:
+slots, full jitter and Retry-After that repeats each call until it succeeds. Prints a line for each, and a line for each
+bound that it misses; with `--check` it names these once more at the end and exits with 1:
 
-    share      independent failures (503) of 5, 20, 35, 50 and 80 %, and 25 % with 5 % "too many requests"
-    overload   the service refuses what is beyond its capacity for a while
-    outage     nothing is answered for 40 s: refused, hanging, reset, truncated, without a name
+    share      independent failures (503) of 5, 20, 35, 50 and 80 %, and "too many requests" with and without a time
+    overload   for 30 s the service refuses what is beyond its capacity, or collapses: its answers get slower
+    outage     nothing is answered for 40 s: refused, hanging, reset, truncated, without a name, a byte a second
     tenants    latency of an organisation whose documents call nobody, beside one whose service flickers
+
+Below a share, an overload that refuses and an outage stands what the laboratory (`perdure simulate`) says.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
-import random
-import socket
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import httpx2
-
-from benchmarks.flickering import BACKOFF, CALLS, STORE_VARIABLE, URL_VARIABLE, Caller, calling, idle
-from perdure import Perdure
-from perdure.operate.simulate.backlog import drain, flickering, median, pressed
-from perdure.operate.simulate.model import Model
+from benchmarks.flicker_bounds import Bounds
+from benchmarks.flicker_figures import LOOKED_S, Outage, Overloaded, Quiet
+from benchmarks.flicker_loop import fails_after, plain
+from benchmarks.flicker_service import LATENCY_S
+from benchmarks.flicker_trial import SLOTS, WORKERS, Trial, free_port, log_of, post, rates, served
+from benchmarks.flickering import CALLS, ELSEWHERE_VARIABLE, URL_VARIABLE, idle
+from perdure.operate.simulate.backlog import away, flickering, pressed
 from tests.conftest import database_url, postgres_database, postgres_server
 
-ROOT = Path(__file__).parents[1]
-WORKERS, SLOTS = 2, 6
 DOCUMENTS = 100
-TRACE = bool(os.environ.get("FLICKER_TRACE"))
-OUTAGE_S = 40.0
-Log = list[tuple[float, int]]
+CAPACITY, CROWD = 20.0, 4  # requests a second in an overload; worked on at a time, by one that collapses
+CALM_S, OVERLOAD_S, OUTAGE_S = 8, 30, 40
+SAMPLES, BUSY_LEAST, BUSY_MORE = 200, 40, 100
 
-
-@contextmanager
-def served() -> Iterator[str]:
-    """The service as a process of its own; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "benchmarks/flickering.py"), str(port)], env=environment()
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            try:
-                post(url, "forget")
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", **more}
-
-
-def post(url: str, path: str, **body: object) -> bytes:
-    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        read: bytes = answer.read()
-        return read
-
-
-def log_of(url: str) -> Log:
-    return [(at_s, status) for at_s, status in json.loads(post(url, "log"))]
-
-
-class Trial:
-    """Workers on a fresh store that call the service at `url`."""
-
-    def __init__(self, store: str, url: str, directory: Path) -> None:
-        self.url, self.directory = url, directory
-        self.nameless = directory / "nameless"
-        self.app = Perdure(store, pipelines=[calling, idle])
-        self.env = environment(
-            **{STORE_VARIABLE: store, URL_VARIABLE: url, "FLICKER_NAMELESS": str(self.nameless)}
-        )
-        self.workers: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Trial:
-        self.app.__enter__()
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
-        for number in range(WORKERS):
-            log = (self.directory / f"worker-{number}.log").open("wb")
-            command = [sys.executable, "-m", "perdure", "worker", "benchmarks.flickering:app"]
-            command += ["--concurrency", str(SLOTS)]
-            self.workers.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log))
-        while sum(w.kind == "worker" for w in self.app._call(self.app.service.store.workers())) < WORKERS:
-            time.sleep(0.05)
-        time.sleep(1)
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
-            worker.terminate()
-        for worker in self.workers:
-            worker.wait(30)
-        self.app.__exit__(None, None, None)
-
-    def add(self, count: int, org: str = "busy", pipeline: object = calling) -> list[str]:
-        entries = [{"text": f"{org} {time.time()} {n}", "org": org} for n in range(count)]
-        added = self.app.add_many(entries, pipeline=pipeline)  # type: ignore[arg-type]
-        return [one.id for one in added]
-
-    def drain(self, longest_s: float = 900, look: Callable[[], None] | None = None) -> float:
-        """Seconds until nothing is left."""
-        began_s = time.time()
-        while self.left() and time.time() - began_s < longest_s:
-            time.sleep(0.1)
-            if look is not None:
-                look()
-            if os.environ.get("FLICKER_TRACE") and int(time.time() * 10) % 10 == 0:
-                (one,) = [d for d in self.app.dependencies() if d.name == "flicker"]
-                live = self.app._call(self.app.service.store.live())
-                print(
-                    f"{time.time() - began_s:6.1f}",
-                    one.state,
-                    one.success_share,
-                    one.limit_per_s,
-                    one.tokens,
-                    live,
-                )
-        return time.time() - began_s
-
-    def trace(self) -> None:
-        """Print how it stands, to find the cause of a number."""
-        for one in self.app.dependencies():
-            live = self.app._call(self.app.service.store.live())
-            print(
-                f"{time.time() % 1000:6.1f}", one.state, one.success_share, one.limit_per_s, one.tokens, live
-            )
-
-    def left(self) -> int:
-        return sum(self.app._call(self.app.service.store.live()).values())
-
-    def ended(self, ids: list[str], org: str = "busy") -> str:
-        states, outcomes, longest_ms, charged = Counter[str](), Counter[str](), 0, 0
-        for id_ in ids:
-            status = self.app.status(id_, org=org)
-            states[status.state] += 1
-            charged += max(0, status.attempts_made - 1)
-            for attempt in self.app.attempts(id_, org=org):
-                outcomes[attempt.outcome] += 1
-                longest_ms = max(longest_ms, attempt.delay_ms or 0)
-        told = ", ".join(f"{n} {word}" for word, n in sorted(outcomes.items()) if word != "done")
-        put_off = f"longest put off {longest_ms / 1000:.1f} s ({told or 'at once'})"
-        return f"dead {states['dead']}, charged {charged}, {put_off}"
-
-
-# --- beside it: a plain loop -----------------------------------------------------------------------
-
-
-def plain(url: str, documents: int) -> float:
-    """Seconds for the same calls, with the same slots, from one process."""
-    os.environ[URL_VARIABLE] = url
-
-    async def run() -> None:
-        caller, left = Caller(), list(range(documents))
-
-        async def call() -> None:
-            tried = 0
-            while True:
-                wait_s = 0.0
-                try:
-                    await caller.ask()
-                    return
-                except httpx2.HTTPStatusError as error:
-                    wait_s = float(error.response.headers.get("retry-after") or 0)
-                except httpx2.HTTPError:
-                    pass
-                await asyncio.sleep(max(wait_s, BACKOFF.delay_s(tried, random.random)))
-                tried += 1
-
-        async def slot() -> None:
-            while left:
-                left.pop()
-                for _ in range(CALLS):
-                    await call()
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS * SLOTS):
-                group.create_task(slot())
-
-    began_s = time.time()
-    asyncio.run(run())
-    return time.time() - began_s
-
-
-# --- what is measured --------------------------------------------------------------------------------
-
-SHARES: dict[str, dict[str, object]] = {
+SHARES: dict[str, dict[str, float]] = {
     "5 %": {"failing": 0.05}, "20 %": {"failing": 0.2}, "35 %": {"failing": 0.35}, "50 %": {"failing": 0.5},
     "80 %": {"failing": 0.8}, "25 % and 5 % 429": {"failing": 0.25, "throttling": 0.05},
-    "5 % 429 after 1 s": {"throttling": 0.05, "after": "1"},
+    "5 % 429 after 1 s": {"throttling": 0.05, "after": 1},
 }  # fmt: skip
+OVERLOADS: dict[str, dict[str, float]] = {
+    "refuse": {"capacity": CAPACITY}, "collapse": {"slots": CROWD},
+}  # fmt: skip
+NOWHERE = "http://no-such-host.invalid"
+MODES = ("refused", "hang", "reset", "truncate", "nameless", "trickle")
 
 
-def share(word: str, store_name: str, store: str, url: str, directory: Path) -> None:
-    post(url, "faults", **SHARES[word])
-    post(url, "forget")
-    plain_s = plain(url, DOCUMENTS)
-    plain_requests = len(log_of(url))
-    with Trial(store, url, directory) as trial:
-        post(url, "forget")
-        ids = trial.add(DOCUMENTS)
-        took_s = trial.drain()
-        requests, ended = len(log_of(url)), trial.ended(ids)
-    print(
-        f"share     {store_name:9} {word:17} plain {plain_s:6.1f} s {plain_requests:5} requests | "
-        f"ours {took_s:6.1f} s {requests:5} requests, {took_s / plain_s:.2f} x | {ended}",
-        flush=True,
-    )
-    if not SHARES[word].keys() - {"failing"}:
-        failing = float(str(SHARES[word]["failing"]))
-        played(flickering(DOCUMENTS, CALLS, failing), loop_s=plain_s, took_s=took_s, requests=requests)
+class Benchmark:
+    """The parts, on one store after the other."""
 
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.bounds = Bounds()
 
-def played(model: Model, **measured: float) -> None:
-    """Print what the laboratory says beside what was measured."""
-    found = median([drain(model, seed) for seed in range(15)])
-    beside = (
-        f"{name} {lab:.2f} ({lab / value:.2f} of it)"
-        for name, value in measured.items()
-        if value and (lab := found[name]) is not None
-    )
-    print(f"          laboratory: {', '.join(beside)}", flush=True)
+    # --- independent failures ---------------------------------------------------------------------------
 
+    def share(self, word: str, store_name: str, store: str, directory: Path) -> None:
+        """All documents while a share of the requests fails, however few these are."""
+        failing, throttling, after_s = (
+            SHARES[word].get(key, 0.0) for key in ("failing", "throttling", "after")
+        )
+        self.faults(failing=failing, throttling=throttling, after=f"{after_s:g}" if after_s else "")
+        post(self.url, "forget")
+        plain_s = plain(self.url, DOCUMENTS, WORKERS * SLOTS)
+        plain_requests = len(log_of(self.url))
+        with Trial(store, self.url, directory) as trial:
+            post(self.url, "forget")
+            ids = trial.add(DOCUMENTS)
+            took_s = trial.drain()
+            requests, ended = len(log_of(self.url)), trial.ended(ids)
+        print(
+            f"share     {store_name:9} {word:17} plain {plain_s:6.1f} s {plain_requests:5} requests | "
+            f"ours {took_s:6.1f} s {requests:5} requests, {took_s / plain_s:.2f} x | {ended}",
+            flush=True,
+        )
+        what, look = f"share {word} {store_name}", self.bounds
+        look.most(f"{what}, time of the plain loop's", took_s / plain_s, 1.3 if failing <= 0.5 else 2.0)
+        look.most(f"{what}, dead", ended.dead, 0)
+        if failing <= 0.5:
+            look.most(f"{what}, attempts charged", ended.charged, 0)
+        look.most(f"{what}, seconds put off", ended.put_off_s, max(10.0, 1.1 * after_s))
+        measured = {"loop_s": plain_s, "took_s": took_s, "requests": requests, "put_off_s": ended.put_off_s}
+        if throttling:
+            measured["rest_s"] = took_s
+        look.played(what, flickering(DOCUMENTS, CALLS, failing, WORKERS, throttling, after_s), measured)
 
-def rates(log: Log, from_s: float, to_s: float) -> tuple[float, float]:
-    """Requests and answers a second."""
-    inside = [status for at_s, status in log if from_s <= at_s < to_s]
-    return len(inside) / (to_s - from_s), inside.count(200) / (to_s - from_s)
+    # --- more than it bears -----------------------------------------------------------------------------
 
+    def overload(self, kind: str, store_name: str, store: str, directory: Path) -> None:
+        """The service bears a third of the usual for a while."""
+        told: list[float] = []
 
-def watch(trial: Trial, seconds: int) -> None:
-    """Let time pass."""
-    for _ in range(seconds):
-        time.sleep(1)
-        if TRACE:
-            trial.trace()
+        def press() -> None:
+            told[:] = self.press(kind, time.sleep)
 
+        self.faults()
+        post(self.url, "forget")
+        plain(self.url, 1_000, WORKERS * SLOTS, until=press)
+        loop = Overloaded(log_of(self.url), CAPACITY, *told)
+        self.faults()
+        with Trial(store, self.url, directory) as trial:
+            post(self.url, "forget")
+            trial.add(1_000)
+            told = self.press(kind, trial.watch)
+            ours = Overloaded(log_of(self.url), CAPACITY, *told)
+        print(
+            f"overload  {store_name:9} {kind:9} {CAPACITY:.0f}/s for {OVERLOAD_S} s | plain {loop} | ours {ours}",
+            flush=True,
+        )
+        what = f"overload {kind} {store_name}"
+        self.bounds.most(f"{what}, load of the capacity", ours.asked, 1.2)
+        self.bounds.least(f"{what}, goodput of the capacity", ours.answered, 0.9)
+        self.bounds.most(f"{what}, seconds until it is used as before", ours.back_s, 5.0)
+        if kind == "refuse":
+            measured = {"asked": ours.asked, "answered": ours.answered, "loop_asked": loop.asked}
+            model = pressed(1_000, CALLS, CAPACITY, OVERLOAD_S, WORKERS)
+            self.bounds.played(what, model, {**measured, "back_s": ours.back_s})
 
-def overload(store_name: str, store: str, url: str, directory: Path, capacity: float = 20.0) -> None:
-    post(url, "faults")
-    with Trial(store, url, directory) as trial:
-        post(url, "forget")
-        trial.add(1_000)
-        time.sleep(8)
+    def press(self, kind: str, wait: Callable[[float], None]) -> list[float]:
+        """Usual times, the overload, usual times; when it began and ended."""
+        wait(CALM_S)
         began_s = time.time()
-        post(url, "faults", capacity=capacity)
-        watch(trial, 30)
+        self.faults(**OVERLOADS[kind])
+        wait(OVERLOAD_S)
         over_s = time.time()
-        post(url, "faults")
-        watch(trial, 12)
-        log = log_of(url)
-    before = rates(log, began_s - 5, began_s)[1]
-    asked, answered = rates(log, began_s, over_s)
-    settled = rates(log, began_s + 5, over_s)
-    back = next(
-        (n / 2 for n in range(24) if rates(log, over_s + n / 2, over_s + n / 2 + 1)[1] >= 0.9 * before), None
-    )
-    print(
-        f"overload  {store_name:9} usual {before:.0f}/s, capacity {capacity:.0f}/s for 30 s: "
-        f"asked {asked / capacity:.2f}, answered {answered / capacity:.2f} of it "
-        f"(after 5 s {settled[0] / capacity:.2f}, {settled[1] / capacity:.2f}); back at 0.9 of usual after {back} s",
-        flush=True,
-    )
-    measured = {"asked": asked / capacity, "answered": answered / capacity, "back_s": back or 0.0}
-    played(pressed(1_000, CALLS, capacity, 30.0), **measured)
+        self.faults()
+        wait(LOOKED_S)
+        return [began_s, over_s]
 
+    # --- nobody is answered -----------------------------------------------------------------------------
 
-def outage(mode: str, store_name: str, store: str, url: str, directory: Path) -> None:
-    post(url, "faults")
-    with Trial(store, url, directory) as trial:
-        post(url, "forget")
-        ids = trial.add(400)
-        time.sleep(8)
-        began_s = time.time()
+    def outage(self, mode: str, store_name: str, store: str, directory: Path) -> None:
+        """Documents wait until the service is back, and go on."""
+        self.faults()
+        with Trial(store, self.url, directory) as trial:
+            post(self.url, "forget")
+            ids = trial.add(400)
+            trial.watch(CALM_S)
+            began_s = time.time()
+            self.fail(mode, trial)
+            os.environ |= {URL_VARIABLE: self.url, ELSEWHERE_VARIABLE: str(trial.elsewhere)}
+            fails_s = fails_after()
+            trial.watch(began_s + OUTAGE_S - time.time())
+            held, left = trial.held(), trial.left()
+            trial.elsewhere.unlink(missing_ok=True)
+            self.faults()
+            over_s = time.time()
+            trial.drain(200)
+            # the last documents leave slots empty
+            found = Outage(log_of(self.url), began_s, over_s, time.time(), tail_s=LATENCY_S * CALLS)
+            ended = trial.ended(ids)
+        print(
+            f"outage    {store_name:9} {mode:9} for {OUTAGE_S} s, calls fail after {fails_s:.2f} s, "
+            f"{held} of {left} held, {found} | {ended}",
+            flush=True,
+        )
+        what, look = f"outage {mode} {store_name}", self.bounds
+        look.least(f"{what}, share held", held / max(1, left), 0.9)
+        look.most(f"{what}, dead", ended.dead, 0)
+        look.most(f"{what}, attempts charged", ended.charged, 0)
+        look.least(f"{what}, share of the usual rate afterwards", found.drained, 0.9)
+        measured = {"put_off_s": ended.put_off_s, "first_s": found.first_s, "rest_s": found.rest_s}
+        look.played(what, away(400, CALLS, OUTAGE_S, WORKERS, fails_s), measured)
+
+    def fail(self, mode: str, trial: Trial) -> None:
+        """Begin an outage."""
         if mode == "nameless":
-            trial.nameless.touch()
+            trial.elsewhere.write_text(NOWHERE)
+        elif mode == "refused":
+            trial.elsewhere.write_text(f"http://127.0.0.1:{free_port()}")
         else:
-            post(url, "faults", mode=mode)
-        time.sleep(OUTAGE_S)
-        held = sum(d.held for d in trial.app.dependencies())
-        post(url, "faults")
-        trial.nameless.unlink(missing_ok=True)
-        over_s = time.time()
-        trial.drain(200)
-        end_s = time.time()
-        log, ended = log_of(url), trial.ended(ids)
-    usual = rates(log, began_s - 5, began_s)[1]
-    first = next((at_s for at_s, status in log if at_s > over_s and status == 200), end_s)
-    drained = rates(log, first + 8, end_s)[1] if end_s > first + 9 else 0.0
-    asked = sum(began_s <= at_s < over_s for at_s, _ in log)
-    print(
-        f"outage    {store_name:9} {mode:9} asked {asked:4} times in {OUTAGE_S:.0f} s, {held} held; first answer "
-        f"{first - over_s:.1f} s after its end, from 8 s on {drained:.0f}/s where {usual:.0f}/s were usual, "
-        f"all done after {end_s - over_s:.1f} s | {ended}",
-        flush=True,
+            self.faults(mode=mode)
+
+    # --- the neighbours ---------------------------------------------------------------------------------
+
+    def tenants(self, store_name: str, store: str, directory: Path) -> None:
+        """The same workers for an organisation that calls nobody: alone, and beside another one's calls."""
+        with Trial(store, self.url, directory) as trial:
+            self.faults()
+            alone = self.quiet(trial, busy=False)
+            healthy = self.quiet(trial)
+            self.faults(failing=0.5)
+            trial.watch(CALM_S)
+            flickers = self.quiet(trial)
+        print(
+            f"tenants   {store_name:9} alone {alone}; beside a healthy service {healthy}; "
+            f"beside 50 % failures {flickers}",
+            flush=True,
+        )
+        what = f"tenants {store_name}, P95 beside a service that flickers"
+        self.bounds.most(f"{what}, of that beside a healthy one", flickers.p95_s / healthy.p95_s, 1.3)
+        self.bounds.most(f"{what}, of that alone", flickers.p95_s / alone.p95_s, 1.3)
+
+    def quiet(self, trial: Trial, busy: bool = True) -> Quiet:
+        """Documents of the quiet organisation, one after the other; `busy`: the other one always has some that wait."""
+        waits = []
+        post(self.url, "forget")
+        first_s = time.time()
+        for _ in range(SAMPLES):
+            if busy and trial.left() < BUSY_LEAST:
+                trial.add(BUSY_MORE)
+            (id_,) = trial.add(1, "quiet", idle)
+            began_s = time.time()
+            while trial.app.status(id_, org="quiet").state != "done":
+                time.sleep(0.005)
+            waits.append(time.time() - began_s)
+            time.sleep(0.05)
+        return Quiet(waits, rates(log_of(self.url), first_s, time.time())[0])
+
+    def faults(self, **faults: float | str) -> None:
+        """What is wrong with the service from now on; nothing, without one."""
+        post(self.url, "faults", **faults)
+
+
+def main() -> int:
+    """Run the parts that were asked for; 1: a bound was missed and is to be checked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def tenants(store_name: str, store: str, url: str, directory: Path) -> None:
-    found = []
-    for failing in (0.0, 0.5):
-        post(url, "faults", failing=failing)
-        with Trial(store, url, directory) as trial:
-            trial.add(200)
-            time.sleep(3)
-            waits = []
-            for _ in range(40):
-                (id_,) = trial.add(1, "quiet", idle)
-                began_s = time.time()
-                while trial.app.status(id_, org="quiet").state != "done":
-                    time.sleep(0.005)
-                waits.append(time.time() - began_s)
-                time.sleep(0.1)
-            found.append(statistics.quantiles(waits, n=20))
-            trial.drain()
-    told = [f"median {q[9] * 1000:.0f} ms, p95 {q[18] * 1000:.0f} ms" for q in found]
-    print(
-        f"tenants   {store_name:9} beside a healthy service {told[0]}; beside 50 % failures {told[1]}",
-        flush=True,
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts whose name has one of these words, with commas")
     parser.add_argument("--store", default="sqlite,postgres")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     chosen = parser.parse_args()
-    parts: list[tuple[str, Callable[..., None]]] = [
-        *((f"share {word}", lambda *a, word=word: share(word, *a)) for word in SHARES),
-        ("overload", overload),
-        *((f"outage {mode}", lambda *a, mode=mode: outage(mode, *a)) for mode in MODES),
-        ("tenants", tenants),
-    ]
     with ExitStack() as stack:
-        url = stack.enter_context(served())
+        benchmark = Benchmark(stack.enter_context(served()))
         server = stack.enter_context(postgres_server()) if "postgres" in chosen.store else None
+        parts: list[tuple[str, Callable[[str, str, Path], None]]] = [
+            *((f"share {word}", lambda *a, word=word: benchmark.share(word, *a)) for word in SHARES),
+            *((f"overload {kind}", lambda *a, kind=kind: benchmark.overload(kind, *a)) for kind in OVERLOADS),
+            *((f"outage {mode}", lambda *a, mode=mode: benchmark.outage(mode, *a)) for mode in MODES),
+            ("tenants", benchmark.tenants),
+        ]
         for name, measure in parts:
             if not any(word in name for word in chosen.only.split(",")):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 if "sqlite" in chosen.store:
-                    measure("sqlite", f"sqlite:///{folder}/perdure.db", url, Path(folder))
+                    measure("sqlite", f"sqlite:///{folder}/perdure.db", Path(folder))
                 if server is not None:
                     with postgres_database(server) as database:
-                        measure("postgres", database_url(server, database), url, Path(folder))
+                        measure("postgres", database_url(server, database), Path(folder))
+    return benchmark.bounds.sum_up(chosen.check)
 
-
-MODES = ("outage", "hang", "reset", "truncate", "nameless")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from perdure.cli.main import app
 from perdure.errors import SettingInvalid
-from perdure.operate.simulate.backlog import drain, flickering, median, pressed
+from perdure.operate.simulate.backlog import away, drain, flickering, median, pressed
 from perdure.operate.simulate.experiment import experiment
 from perdure.operate.simulate.history import fitted, history, read
 from perdure.operate.simulate.measure import Calls, Jobs, Task, play, spread
@@ -223,6 +223,81 @@ def test_a_pressed_service_gets_little_more_than_it_bears_and_is_used_again_soon
     assert (found.dead, found.charged) == (0, 0)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_service_that_refuses_some_as_too_many_is_used_as_fast_as_by_a_plain_loop(seed: int) -> None:
+    for model in (
+        flickering(100, 8, 0.25, throttling=0.05),
+        flickering(100, 8, 0.0, throttling=0.05, after_s=1.0),
+    ):
+        found = drain(model, seed)
+        assert found.took_s is not None
+        assert found.took_s <= 1.35 * found.loop_s
+        assert found.rest_s == found.took_s
+        assert (found.dead, found.charged, found.put_off_s <= 10.0) == (0, 0, True)
+
+
+def test_a_429_is_never_asked_again_before_the_time_that_it_names() -> None:
+    """Longer than a job waits in its slot, so it is put off for that time."""
+    found = drain(flickering(20, 4, 0.0, throttling=0.2, after_s=4.0), 1)
+    assert 4.0 <= found.put_off_s <= 5.0
+    assert (found.dead, found.charged) == (0, 0)
+
+
+@pytest.mark.parametrize("fails_s", [0.01, 2.0])
+def test_a_backlog_waits_for_the_end_of_an_outage_and_is_released_by_the_ramp(fails_s: float) -> None:
+    model = away(400, 8, 40.0, fails_s=fails_s)
+    found = drain(model, 1)
+    assert (found.dead, found.charged) == (0, 0)
+    assert found.first_s is not None
+    assert 0 < found.first_s < 12  # the longest time between two probes of so short an outage
+    assert found.rest_s is not None
+    assert found.took_s == pytest.approx(model.over_s + found.rest_s)
+    assert found.requests < 3_200 + 450  # nothing is asked meanwhile but by probes
+
+
+def test_the_ramp_begins_when_a_probe_has_made_all_its_calls() -> None:
+    world = World(away(100, 8, 10.0), POLICIES["ours"], 1, jobs=True)
+    assert world.fleet is not None
+    began: list[float] = []
+    probed = world.fleet.probed
+
+    def watched(ok: bool, now_s: float) -> None:
+        probed(ok, now_s)
+        assert world.fleet is not None
+        if world.fleet.ramp_s is not None:
+            began.append(world.fleet.ramp_s)
+
+    world.fleet.probed = watched  # type: ignore[method-assign]
+    world.run()
+    first_s = min(at_s for at_s in world.answers if at_s > world.model.over_s)
+    assert min(began) - first_s >= 7 * world.model.latency_s * (1 - world.model.spread)
+
+
+def test_a_worker_that_heard_of_a_hold_sends_nothing_until_the_store_lets_a_job_run_well_after_it() -> None:
+    world = World(away(10, 1, 10.0), POLICIES["ours"], 1, jobs=True)
+    call = Call(world.clients[0], 0.0, True)
+    state = call.client.dependency
+    assert state is not None
+    state.held, state.held_s = "away", 20.0
+    call.placed_s = 21.0
+    world._start(call, 21.0)
+    assert world.sent == []
+    call.placed_s = 23.0
+    world._start(call, 23.0)
+    assert world.sent == [23.0]
+
+
+def test_a_job_that_was_lent_and_found_no_slot_is_taken_back() -> None:
+    world = World(away(10, 1, 10.0), POLICIES["ours"], 1, jobs=True)
+    fleet, calls = world.fleet, [Call(world.clients[0], 0.0, True) for _ in range(3)]
+    assert fleet is not None
+    calls[0].lent = calls[2].lent = True
+    world.queued.extend(calls)
+    assert fleet.recall() == 2
+    assert (list(world.queued), list(fleet.held)) == ([calls[1]], [calls[0], calls[2]])
+    assert not any(call.lent for call in calls)
+
+
 def test_a_service_that_fails_most_is_not_held_for_long_by_chance() -> None:
     found = drain(flickering(100, 8, 0.8), 40)  # eleven failures in a row before anything is known
     assert found.took_s is not None
@@ -240,7 +315,7 @@ def test_a_backlog_that_never_ends_has_no_time() -> None:
     assert found.took_s is None
 
 
-@pytest.mark.parametrize("other", ["--outage 3", "--plot a.svg", "--rate 5", "--store sqlite:///x.db"])
+@pytest.mark.parametrize("other", ["--plot a.svg", "--rate 5", "--store sqlite:///x.db"])
 def test_a_backlog_refuses_options_that_it_does_not_use(other: str) -> None:
     command = ["simulate", "--backlog", "5", "--flicker", "0.2", *other.split()]
     with pytest.raises(SettingInvalid, match="cannot be used together"):
@@ -257,6 +332,12 @@ def test_a_median_of_runs_some_of_which_never_end() -> None:
     ("words", "shown"),
     [
         ("--flicker 0.35", "35% of requests fail"),
+        ("--throttle 0.1", "10% get a 429; medians"),
+        (
+            "--flicker 0.2 --throttle 0.1 --retry-after 1",
+            "20% of requests fail and 10% get a 429, which asks to wait 1 s",
+        ),
+        ("--outage 5", "nothing is answered for 5 s"),
         ("--brownout 30 --capacity 20", "no more than 20 requests/s are answered for 30 s"),
     ],
 )
@@ -271,10 +352,20 @@ def test_a_backlog_is_played_beside_a_plain_loop(words: str, shown: str) -> None
     assert found["median"]["dead"] == 0
 
 
-@pytest.mark.parametrize("words", ["", "--flicker 0.2 --brownout 3", "--brownout 3"])
+@pytest.mark.parametrize(
+    "words", ["", "--flicker 0.2 --brownout 3", "--brownout 3", "--outage 3 --throttle 0.1"]
+)
 def test_a_backlog_needs_one_fault(words: str) -> None:
     with pytest.raises(SettingInvalid, match="--capacity"):
         CliRunner().invoke(app, ["simulate", "--backlog", "5", *words.split()], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "words", ["--throttle 0.1", "--retry-after 2", "--backlog 5 --flicker 0.1 --retry-after 2"]
+)
+def test_a_429_needs_a_backlog_and_a_wait_needs_a_429(words: str) -> None:
+    with pytest.raises(SettingInvalid, match=r"needs? --"):
+        CliRunner().invoke(app, ["simulate", *words.split()], catch_exceptions=False)
 
 
 def test_a_service_that_refuses_takes_its_capacity_and_a_burst() -> None:

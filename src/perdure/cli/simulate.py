@@ -41,6 +41,13 @@ def simulate(
         typer.Option(help="Play this number of waiting documents, beside a plain loop.", min=1, max=100_000),
     ] = None,
     calls: Annotated[int, typer.Option(help="With --backlog: calls of a document.", min=1, max=1_000)] = 8,
+    throttle: Annotated[
+        float | None,
+        typer.Option(help="With --backlog: a share of requests that get a 429.", min=0.01, max=0.99),
+    ] = None,
+    retry_after: Annotated[
+        float | None, typer.Option(help="With --throttle: the seconds that a 429 asks for.", min=0.1)
+    ] = None,
     share: Annotated[
         float, typer.Option(help="What a brown-out leaves of the capacity.", min=0.01, max=0.99)
     ] = 0.3,
@@ -64,15 +71,20 @@ def simulate(
     """Compare retry policies on a simulated service: recovery, load, success, documents killed. Nothing is called."""
     from perdure.operate.simulate import plot as plotting
     from perdure.operate.simulate import report
+    from perdure.operate.simulate.backlog import flickering
     from perdure.operate.simulate.experiment import experiment
     from perdure.operate.simulate.model import Model
 
     if plot is not None:
         plotting.check(plot)
     if backlog is not None:
-        _only_backlog(outage=outage, rate=rate, timeout=timeout, store=store, plot=plot)
-        _drain(_backlog(backlog, calls, flicker, brownout, capacity, clients), seeds, json_)
+        _only_backlog(rate=rate, timeout=timeout, store=store, plot=plot)
+        calm = flickering(backlog, calls, flicker or 0.0, clients or 2, throttle or 0.0, retry_after or 0.0)
+        faulty = _backlog(calm, brownout, outage, capacity)
+        _drain(faulty, seeds, json_)
         return
+    if throttle is not None or retry_after is not None:
+        raise SettingInvalid("--throttle and --retry-after need --backlog")
     chosen = _policies(policies)
     model = replace(Model(), again_s=_span(again))
     if store is not None:
@@ -95,24 +107,27 @@ def _only_backlog(**others: object) -> None:
             raise SettingInvalid(f"--backlog and --{name} cannot be used together; leave one of them out")
 
 
-def _backlog(
-    documents: int, calls: int, flicker: float | None, brownout: float | None, capacity: float | None,
-    clients: int | None,
-) -> Model:  # fmt: skip
-    from perdure.operate.simulate.backlog import flickering, pressed
+def _backlog(calm: Model, brownout: float | None, outage: float | None, capacity: float | None) -> Model:
+    """The model with the one fault that was asked for."""
+    from perdure.operate.simulate.backlog import away, pressed
 
-    if (flicker is None) == (brownout is None):
+    chance = bool(calm.flicker or calm.throttle)
+    if chance + (brownout is not None) + (outage is not None) != 1:
         raise SettingInvalid(
-            "--backlog needs --flicker SHARE, or --brownout SECONDS with --capacity REQUESTS_PER_SECOND"
+            "--backlog needs one fault: --flicker SHARE and --throttle SHARE, --outage SECONDS, "
+            "or --brownout SECONDS with --capacity REQUESTS_PER_SECOND"
         )
-    workers = clients or 2
-    if flicker is not None:
-        return flickering(documents, calls, flicker, workers)
+    if calm.after_s and not calm.throttle:
+        raise SettingInvalid("--retry-after needs --throttle, the share of requests that ask for that wait")
+    if chance:
+        return calm
+    if outage is not None:
+        return away(calm.documents, calm.calls, outage, calm.clients)
     if capacity is None:
         raise SettingInvalid(
             "--backlog with --brownout needs --capacity, the requests per second that the service still answers"
         )
-    return pressed(documents, calls, capacity, brownout or 0.0, workers)
+    return pressed(calm.documents, calm.calls, capacity, brownout or 0.0, calm.clients)
 
 
 def _drain(model: Model, seeds: int, json_: bool) -> None:
@@ -129,13 +144,10 @@ def _drain(model: Model, seeds: int, json_: bool) -> None:
     if json_:
         print(json.dumps({"seeds": seeds, "median": median(runs), "runs": [asdict(run) for run in runs]}))
         return
-    fault = f"{model.flicker:.0%} of requests fail"
-    if model.refuse:
-        fault = f"no more than {model.capacity:g} requests/s are answered for {model.fault_s:g} s"
     out = console()
     out.print(
         f"{model.documents:,} documents with {model.calls} calls each, {model.clients} workers with {model.slots} "
-        f"slots, answers after {model.latency_s:g} s; {fault}; medians of {seeds} runs",
+        f"slots, answers after {model.latency_s:g} s; {report.trouble(model)}; medians of {seeds} runs",
         style="bold",
         soft_wrap=True,
     )

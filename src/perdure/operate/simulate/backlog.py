@@ -39,13 +39,26 @@ class Drained:
     answered: float | None
     loop_asked: float | None
     back_s: float | None  # after its end, until as much as before is answered; None: never
+    first_s: float | None  # after its end, until the first answer
+    rest_s: (
+        float | None
+    )  # after its end, or from the beginning of a fault without end, until the last document is done
 
 
-def flickering(documents: int, calls: int, failing: float, workers: int = 2) -> Model:
-    """Documents that wait for workers, and a service that fails this share of their calls, however few these are."""
+def flickering(
+    documents: int,
+    calls: int,
+    failing: float,
+    workers: int = 2,
+    throttling: float = 0.0,
+    after_s: float = 0.0,
+) -> Model:
+    """Documents that wait for workers, and a service that fails this share of their calls, however few these are, and
+    refuses another share with "too many requests", which may ask for a wait."""
     return Model(
         clients=workers, capacity=1e6, timeout_s=2.0, latency_s=0.2, spread=0.5, retries=3, base_s=0.2, cap_s=2.0,
         documents=documents, calls=calls, begin_s=0.0, fault_s=1e9, end_s=3_000.0, share=1.0, flicker=failing,
+        throttle=throttling, after_s=after_s,
     )  # fmt: skip
 
 
@@ -53,6 +66,12 @@ def pressed(documents: int, calls: int, capacity: float, fault_s: float, workers
     """The same with a service that refuses what is beyond its capacity, from the eighth second on."""
     calm = flickering(documents, calls, 0.0, workers)
     return replace(calm, capacity=capacity, refuse=True, begin_s=8.0, fault_s=fault_s)
+
+
+def away(documents: int, calls: int, outage_s: float, workers: int = 2, fails_s: float = 0.01) -> Model:
+    """The same with a service that answers no request from the eighth second on; requests fail after `fails_s`."""
+    calm = flickering(documents, calls, 0.0, workers)
+    return replace(calm, share=0.0, begin_s=8.0, fault_s=outage_s, away_s=fails_s)
 
 
 def median(runs: Sequence[Drained]) -> dict[str, float | None]:
@@ -77,9 +96,13 @@ def drain(model: Model, seed: int) -> Drained:
     def part(times_s: list[float]) -> float | None:
         return _within(times_s, model.begin_s, over_s) / most if most > 0 else None
 
+    took_s = None if world.live else answers[-1]
+    first_s = next((at_s - model.over_s for at_s in answers if at_s > model.over_s), None)
+    ended_s = model.over_s if took_s is not None and took_s >= model.over_s else 0.0
     return Drained(
-        None if world.live else answers[-1], loop.now_s, len(sent), len(loop.sent), world.charged, world.killed,
+        took_s, loop.now_s, len(sent), len(loop.sent), world.charged, world.killed,
         world.put_off_s, part(sent), part(answers), part(loop.sent), _back_s(model, answers),
+        first_s, None if took_s is None else took_s - ended_s,
     )  # fmt: skip
 
 
@@ -113,13 +136,11 @@ class Loop:
                 if not self.left:
                     continue
                 self.left, calls = self.left - 1, model.calls
-            ok, known_s = self._ask(self.now_s)
-            wait_s = 0.0 if ok else self.jitter.delay_s(tried, self.rand)
+            self.sent.append(self.now_s)
+            said, known_s = self.service.ask(self.now_s, self.rand)
+            if ok := said == "answered":
+                wait_s = 0.0
+            else:
+                least_s = model.after_s if said == "throttled" else 0.0
+                wait_s = max(least_s, self.jitter.delay_s(tried, self.rand))
             heappush(slots, (known_s + wait_s, slot, calls - ok, 0 if ok else tried + 1))
-
-    def _ask(self, now_s: float) -> tuple[bool, float]:
-        model = self.model
-        self.sent.append(now_s)
-        ok, known_s = self.service.request(now_s)
-        known_s += model.latency_s * model.spread * (2 * self.rand() - 1)
-        return ok and self.rand() >= model.noise + model.flickers(now_s), known_s

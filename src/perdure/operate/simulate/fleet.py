@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perdure.calls.fleet import EARLY_S, EVERY_S, Told, learn, report, told
 from perdure.core.fleet import TOKENS_MAX, tokens_left, usual
 from perdure.core.pace import CALM, held, observe
-from perdure.core.ramp import Ramp, probe_after_ms, ramp_start, turns
+from perdure.core.ramp import STEP_S_LEAST, STEP_S_MOST, Ramp, probe_after_ms, ramp_start, turns
 from perdure.store.exchange import seen_of, shared_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ RECENT_S = 5.0
 class Fleet:
     """The store of one fleet, as far as it knows a service."""
 
-    def __init__(self) -> None:
+    def __init__(self, queued: deque[Call]) -> None:
+        self.queued = queued  # jobs that wait for a slot
         self.pace, self.tokens = CALM, TOKENS_MAX
         self.rates: dict[int, tuple[float, float | None]] = {}  # by worker: when it reported, its limit
         self.told: dict[int, tuple[float, Told]] = {}
@@ -39,7 +40,8 @@ class Fleet:
         self.ramp_s: float | None = None  # since when it ramps
         self.ramp = Ramp(1.0, 0.0)
         self.lent_ms = 0
-        self.good = self.bad = self.done = 0
+        self.stepped_s = 0.0  # when the ramp took its last step
+        self.good = self.bad = 0  # runs of jobs that were lent, since then
 
     # --- what workers tell each other --------------------------------------------------------------
 
@@ -62,8 +64,6 @@ class Fleet:
         else:
             self.pace = observe(self.pace, seen_of(said, self.tokens, rates), now_ms)
         self.tokens = TOKENS_MAX if self.pace.phase != phase else self.tokens
-        if self.ramp_s is not None:
-            self.good, self.bad = self.good + said.successes, self.bad + said.failures
         shared = shared_of(
             now_ms, 1 if self.down else None, "away", self.tokens, self.pace,
             None if self.ramp_s is None else 1, rates,
@@ -77,20 +77,25 @@ class Fleet:
     def hold(self, now_s: float) -> None:
         """A breaker opened; one that is down is left as it is."""
         if not self.down:
+            self.recall()
             self.down, self.probes, self.ramp_s = True, 0, None
             self.probe_s = now_s + probe_after_ms(0) / 1000
 
     def probed(self, ok: bool, now_s: float) -> None:
-        """What came of a job that was lent."""
-        if not self.down or self.ramp_s is not None:
+        """A job that was lent ended its run; `ok`: its last request was answered."""
+        if not self.down:
             return
-        if ok:
+        if self.ramp_s is not None:
+            self.good, self.bad = self.good + ok, self.bad + (not ok)
+        elif ok:
             self.ramp_s, self.ramp, self.lent_ms = (
                 now_s,
                 Ramp(ramp_start(self.nominal), 0.0),
                 int(now_s * 1000),
             )
-            self.good = self.bad = self.done = 0
+            self.stepped_s, self.good, self.bad = now_s, 0, 0
+        else:
+            self.probe_s = max(self.probe_s, now_s + probe_after_ms(self.probes) / 1000)
 
     def sweep(self, now_s: float) -> list[Call]:
         """Once a second: the jobs that may go now although the service is down."""
@@ -101,23 +106,45 @@ class Fleet:
             self.down = self.down and self.ramp_s is None
             return []
         if self.ramp_s is None:
+            self.probe_s = max(self.probe_s, self.pace.pause_ms / 1000)
             if now_s < self.probe_s:
                 return []
+            self.recall()
             self.probes += 1
             self.probe_s = now_s + probe_after_ms(self.probes) / 1000
             return [self.held.popleft()]
         return self._ramped(now_s, now_s - self.ramp_s)
 
+    def recall(self) -> int:
+        """Take back the jobs that were lent and that no worker took up; how many."""
+        lent = [call for call in self.queued if call.lent]
+        others = [call for call in self.queued if not call.lent]
+        self.queued.clear()
+        self.queued.extend(others)
+        self.held.extendleft(reversed(lent))
+        for call in lent:
+            call.lent = False
+        return len(lent)
+
     def _ramped(self, now_s: float, elapsed_s: float) -> list[Call]:
-        ramp = replace(self.ramp, elapsed_s=elapsed_s, good=self.good, bad=self.bad, done=self.done)
+        since_s = min(max(STEP_S_LEAST, now_s - self.stepped_s), STEP_S_MOST)
+        ramp = replace(
+            self.ramp, elapsed_s=elapsed_s, good=self.good, bad=self.bad, done=self.good, since_s=since_s
+        )  # fmt: skip
         if ramp.lost(self.pace.share):
+            self.recall()
             self.ramp_s, self.probes = None, ramp.probes(self.probes)
             self.probe_s = now_s + probe_after_ms(self.probes) / 1000
             return []
         gone_s = now_s - self.lent_ms / 1000
-        self.ramp = ramp.step(gone_s, self.nominal, self.pace.share, self.pace.rate > 0)
-        number, self.lent_ms = turns(self.ramp.per_s, self.lent_ms, int(now_s * 1000))
-        self.bad, self.good, self.done = (0 if self.good else self.bad), 0, 0
-        if number >= len(self.held):
+        ramp = ramp.step(gone_s, self.nominal, self.pace.share, self.pace.rate > 0)
+        number, paid_ms = turns(ramp.per_s, self.lent_ms, int(now_s * 1000))
+        if not number:  # the store takes a step with jobs that go
+            return []
+        number = min(number + self.recall(), int(ramp.per_s) + 1)
+        if number > len(self.held):
             self.down, number = False, len(self.held)
+        else:
+            self.ramp, self.lent_ms, self.stepped_s = ramp, paid_ms, now_s
+            self.bad, self.good = (0 if self.good else self.bad), 0
         return [self.held.popleft() for _ in range(number)]

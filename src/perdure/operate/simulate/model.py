@@ -19,6 +19,10 @@ class Model:
     latency_s: float = 0.05  # of an answer beside queueing
     noise: float = 0.0  # share of requests that fail at any time, without any fault
     flicker: float = 0.0  # share of requests that fail in the fault, however few these are
+    throttle: float = (
+        0.0  # share of requests that are refused as too many in the fault, however few these are
+    )
+    after_s: float = 0.0  # the wait that these refusals ask for; 0: they name none
     retries: int = 4
     base_s: float = 0.1
     cap_s: float = 10.0
@@ -32,6 +36,7 @@ class Model:
     documents: int = 0  # jobs that are there at the beginning; 0: they arrive at `rate`
     calls: int = 1  # that each of them makes, one after the other; what succeeded is not made again
     spread: float = 0.0  # of the latency, up and down
+    away_s: float | None = None  # a request to a service in an outage fails after this; None: the latency
     refuse: bool = False  # the service refuses at once what is beyond the capacity, and lets nothing queue
 
     @property
@@ -42,6 +47,14 @@ class Model:
     def flickers(self, now_s: float) -> float:
         """The share of requests that fails now."""
         return self.flicker if self.flicker and self.begin_s <= now_s < self.over_s else 0.0
+
+    def throttles(self, now_s: float) -> float:
+        """The share of requests that is refused as too many now."""
+        return self.throttle if self.throttle and self.begin_s <= now_s < self.over_s else 0.0
+
+    def away(self, now_s: float) -> bool:
+        """Whether the service answers no request now."""
+        return self.share == 0 and self.begin_s <= now_s < self.over_s
 
     @property
     def fault(self) -> str:

@@ -60,4 +60,5 @@ class Client:
         self.limiter = Limiter() if policy.limiter else None
         self.dependency: Dependency | None = None  # of a worker that tells others what it learns
         if fleet:
-            self.dependency = Dependency("service", self.budget, self.limiter, self.breaker)
+            self.dependency = state = Dependency("service", self.budget, self.limiter, self.breaker)
+            state.limiter.led = state.breaker.led = True  # a worker learns from its store before it calls

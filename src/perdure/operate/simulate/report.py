@@ -107,6 +107,19 @@ def notes(found: Sequence[Found]) -> list[str]:
     return said
 
 
+def trouble(model: Model) -> str:
+    """What is wrong with the service that a backlog meets, in words."""
+    if model.refuse:
+        return f"no more than {model.capacity:g} requests/s are answered for {model.fault_s:g} s"
+    if model.share == 0:
+        return f"nothing is answered for {model.fault_s:g} s"
+    words = [f"{model.flicker:.0%} of requests fail"] if model.flicker else []
+    if model.throttle:
+        asked = f", which asks to wait {model.after_s:g} s" if model.after_s else ""
+        words.append(f"{model.throttle:.0%} get a 429{asked}")
+    return " and ".join(words)
+
+
 def backlog(model: Model, found: Mapping[str, float | None]) -> Table:
     """Workers of a fleet beside a plain loop, at one backlog."""
     shown = Table(box=None, pad_edge=False)
@@ -125,6 +138,10 @@ def backlog(model: Model, found: Mapping[str, float | None]) -> Table:
     row("attempts charged", "{:.0f}", found["charged"])
     row("documents dead", "{:.0f}", found["dead"])
     row("longest put off", "{:.1f} s", found["put_off_s"])
+    if model.throttle or model.share == 0:
+        row("back, the last document done, after", "{:.1f} s", found["rest_s"])
+    if model.share == 0:
+        row("first answer after the outage", "{:.1f} s", found["first_s"])
     if model.refuse:
         row("asked in the fault, of the capacity", "{:.2f}", found["asked"], found["loop_asked"])
         row("answered in the fault, of the capacity", "{:.2f}", found["answered"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from perdure.operate.simulate.model import Model
 
 #: However slow a service is, so many requests may wait.
 QUEUE_LEAST = 10.0
 #: A service that refuses takes this many seconds' worth of requests at once.
 BURST_S = 0.25
+
+#: "too many requests" says that the service is there.
+Said = Literal["answered", "failed", "throttled"]
 
 
 class Service:
@@ -19,6 +25,20 @@ class Service:
         self.backlog = 0.0  # requests taken in and not yet worked off
         self.at_s = 0.0
 
+    def ask(self, now_s: float, rand: Callable[[], float]) -> tuple[Said, float]:
+        """What the client of one request learns, and when; with the failures and the spread that chance brings."""
+        model = self.model
+        ok, known_s = self.request(now_s)
+        if model.away(now_s):
+            return "failed", known_s
+        failing, throttling = model.noise + model.flickers(now_s), model.throttles(now_s)
+        drawn = rand() if failing or throttling else 1.0
+        if model.spread:
+            known_s += model.latency_s * model.spread * (2 * rand() - 1)
+        if not ok or drawn < failing:
+            return "failed", known_s
+        return ("throttled" if drawn < failing + throttling else "answered"), known_s
+
     def request(self, now_s: float) -> tuple[bool, float]:
         """Whether the client gets an answer, and when it knows."""
         model = self.model
@@ -26,8 +46,9 @@ class Service:
             return self._taken(now_s), now_s + model.latency_s
         self.backlog = max(0.0, self.backlog - self._worked(self.at_s, now_s))
         self.at_s = now_s
-        away = model.share == 0 and model.begin_s <= now_s < model.over_s
-        if away or self.backlog + 1 > self.queue_max:
+        if model.away(now_s):
+            return False, now_s + (model.latency_s if model.away_s is None else model.away_s)
+        if self.backlog + 1 > self.queue_max:
             return False, now_s + model.latency_s
         self.backlog += 1
         answered_s = self._worked_off(now_s, self.backlog) + model.latency_s

@@ -9,10 +9,20 @@ from heapq import heappop, heappush
 from math import log
 
 from perdure.calls.breaker import Ticket
+from perdure.calls.dependency import WRITTEN_S
 from perdure.calls.jitter import FullJitter
-from perdure.calls.run import LATENCY_WEIGHT, LOOK_S, PATIENCE_S, SOON_S
+from perdure.calls.run import (
+    LATENCY_WEIGHT,
+    LOOK_S,
+    PATIENCE_S,
+    SOON_S,
+    SPREAD,
+    SPREAD_S_MAX,
+    THROTTLE_COST,
+    THROTTLED_S,
+)  # fmt: skip
 from perdure.core.knobs import DEFAULT
-from perdure.core.outcome import flicker_delay_ms, too_often
+from perdure.core.outcome import LATER_MS_MIN, flicker_delay_ms, too_often
 from perdure.operate.simulate.fleet import Fleet
 from perdure.operate.simulate.model import Model
 from perdure.operate.simulate.policy import Client, Policy
@@ -22,14 +32,15 @@ from perdure.operate.simulate.service import Service
 EVERY_S = 1.0
 #: Jobs that cannot end stop the run after so many times as long as all their tries may take.
 ROUNDS = 2
+LATER_S_LEAST = LATER_MS_MIN / 1000
 
 
 class Call:
     """One operation; with jobs, one job and the call it makes."""
 
     __slots__ = (
-        "arrived_s", "client", "given_back", "left", "lent", "measured", "placed", "requests", "retries", "sent_s",
-        "ticket", "tries", "waiting_s",
+        "arrived_s", "client", "given_back", "left", "lent", "measured", "placed", "placed_s", "probed", "requests",
+        "retries", "sent_s", "ticket", "tries", "waiting_s",
     )  # fmt: skip
 
     def __init__(self, client: Client, now_s: float, measured: bool, calls: int = 1) -> None:
@@ -44,8 +55,10 @@ class Call:
         self.ticket: Ticket | None = None
         self.given_back = 0  # times, without a charge
         self.lent = False  # it may go although the service is held
+        self.probed: bool | None = None  # lent: whether its last request was answered
         self.waiting_s = 0.0  # since when, for a turn; 0: not
         self.placed = False  # it has a slot
+        self.placed_s = 0.0  # since when
 
 
 Step = Callable[[Call, float], None]
@@ -58,7 +71,8 @@ class World:
         self.model, self.policy, self.jobs = model, policy, jobs
         self.rand = random.Random(seed).random
         self.service = Service(model)
-        self.fleet = Fleet() if jobs and policy.shared else None
+        self.queued: deque[Call] = deque()  # jobs that wait for a slot
+        self.fleet = Fleet(self.queued) if jobs and policy.shared else None
         self.clients = [Client(policy, self.rand, self.fleet is not None) for _ in range(model.clients)]
         self.jitter = FullJitter(model.base_s, model.cap_s)
         self.events: list[tuple[float, int, Step, Call]] = []
@@ -66,7 +80,6 @@ class World:
         self.sent: list[float] = []  # when each request went out
         self.answers: list[float] = []  # when each answer came that somebody waited for
         self.calls: list[tuple[float, float | None]] = []  # of measured ones: arrived, took (None: failed)
-        self.queued: deque[Call] = deque()  # jobs that wait for a slot
         self.free = [client for client in self.clients for _ in range(model.slots)] if self.fleet else []
         self.live = 0  # measured ones that have not ended
         self.killed = 0
@@ -129,12 +142,15 @@ class World:
                 fleet.held.append(call)
                 continue
             call.client = self.free.pop(int(self.rand() * len(self.free)))
-            call.placed = True
+            call.placed, call.placed_s = True, now_s
             fleet.started += 1
             self._start(call, now_s)
 
     def _leave(self, call: Call, now_s: float) -> None:
-        """Give the slot of a job back."""
+        """Give the slot of a job back; one that was lent tells what it found."""
+        if self.fleet is not None and call.probed is not None:
+            self.fleet.probed(call.probed, now_s)
+            call.probed = None
         if self.fleet is not None and call.placed:
             call.placed = False
             self.free.append(call.client)
@@ -149,6 +165,9 @@ class World:
     def _start(self, call: Call, now_s: float) -> None:
         """Ask breaker and limiter, then send, now or at the turn that was given."""
         breaker, limiter = call.client.breaker, call.client.limiter
+        if self._held(call, now_s):
+            self._refused(call, now_s)
+            return
         if breaker is not None and breaker.troubled and not call.lent:
             call.ticket = breaker.admit(now_s)
             if call.ticket is None:
@@ -164,7 +183,8 @@ class World:
                 call.ticket = None
             if self.fleet is not None:
                 call.waiting_s = call.waiting_s or now_s
-                if now_s - call.waiting_s < DEFAULT.patience_s:
+                left_s = call.waiting_s + DEFAULT.patience_s - now_s
+                if limiter.pause_s(now_s) <= left_s > 0:
                     self._at(now_s + LOOK_S * (0.5 + self.rand()), self._start, call)
                     return
             self._shed(call, now_s, wait_s)
@@ -173,6 +193,17 @@ class World:
         else:
             self._send(call, now_s)
 
+    def _held(self, call: Call, now_s: float) -> bool:
+        """Whether the worker knows that the service is held. A job that the store let run well after that shows that it
+        is back."""
+        state = call.client.dependency
+        if state is None or state.held is None or call.lent:
+            return False
+        if call.placed_s > state.held_s + WRITTEN_S:
+            state.held = None
+            state.breaker.reset(now_s)
+        return state.held is not None
+
     def _send(self, call: Call, now_s: float) -> None:
         call.requests += 1
         call.waiting_s = 0.0
@@ -180,18 +211,13 @@ class World:
         self.sent.append(now_s)
         if call.client.dependency is not None:
             call.client.dependency.requests += 1
-        ok, known_s = self.service.request(now_s)
-        noise = self.model.noise + self.model.flickers(now_s)
-        if noise and self.rand() < noise:
-            ok = False
-        if spread := self.model.spread:
-            known_s += self.model.latency_s * spread * (2 * self.rand() - 1)
-        self._at(known_s, self._answered if ok else self._failed, call)
+        said, known_s = self.service.ask(now_s, self.rand)
+        steps = {"answered": self._answered, "failed": self._failed, "throttled": self._throttled}
+        self._at(known_s, steps[said], call)
 
     def _answered(self, call: Call, now_s: float) -> None:
         client = call.client
-        if self.fleet is not None:
-            self.fleet.probed(True, now_s)
+        call.probed = True if call.lent else None
         if client.dependency is not None:
             client.dependency.successes += 1
             client.dependency.stale[0] += now_s < client.dependency.epoch_s
@@ -217,6 +243,7 @@ class World:
     def _failed(self, call: Call, now_s: float) -> None:
         """Try again, if retries, breaker and budget allow it."""
         client = call.client
+        call.probed = False if call.lent else None
         if client.dependency is not None:
             client.dependency.missed(now_s)
             client.dependency.stale[1] += now_s < client.dependency.epoch_s
@@ -229,13 +256,41 @@ class World:
             self._refused(call, now_s)
         elif not self.policy.retry or call.retries >= self.model.retries:
             self._given_up(call, now_s)
-        elif client.breaker is not None and client.breaker.state == "open":
+        elif self._held(call, now_s) or (client.breaker is not None and client.breaker.state == "open"):
             self._refused(call, now_s)
         elif client.budget is not None and not client.budget.spend():
             self._given_up(call, now_s)
         else:
-            self._at(now_s + self.jitter.delay_s(call.retries, self.rand), self._start, call)
-            call.retries += 1
+            self._repeat(call, now_s, 0.0)
+
+    def _repeat(self, call: Call, now_s: float, least_s: float) -> None:
+        """Send the request again after a while."""
+        self._at(now_s + max(least_s, self.jitter.delay_s(call.retries, self.rand)), self._start, call)
+        call.retries += 1
+
+    def _throttled(self, call: Call, now_s: float) -> None:
+        """The service refuses this request as one too many: it is there, so the breaker learns nothing. A job that is
+        to wait longer than its patience gives its slot back."""
+        client, asked_s = call.client, self.model.after_s
+        call.probed = True if call.lent else None
+        if client.dependency is not None:
+            client.dependency.missed(now_s, throttled=True)
+            client.dependency.stale[2] += now_s < client.dependency.epoch_s
+            if asked_s:
+                client.dependency.asked_to_wait(now_s, asked_s)
+        if client.limiter is not None:
+            client.limiter.throttled(now_s)
+        asked_s += min(SPREAD_S_MAX, SPREAD * asked_s) * self.rand()
+        if asked_s > DEFAULT.patience_s and client.dependency is not None:
+            self._put_off(call, now_s, asked_s)
+        elif not self.policy.retry or call.retries >= self.model.retries:
+            self._given_up(call, now_s, asked_s, throttled=True)
+        elif self._held(call, now_s) or (client.breaker is not None and client.breaker.state == "open"):
+            self._refused(call, now_s)
+        elif client.budget is not None and not client.budget.spend(THROTTLE_COST):
+            self._given_up(call, now_s, asked_s, throttled=True)
+        else:
+            self._repeat(call, now_s, asked_s)
 
     def _probe_failed(self, call: Call) -> bool:
         """Whether the one that was to find out found that the service is still away."""
@@ -250,17 +305,17 @@ class World:
 
     # --- endings, and the job around it ------------------------------------------------------------
 
-    def _given_up(self, call: Call, now_s: float) -> None:
+    def _given_up(self, call: Call, now_s: float, asked_s: float = 0.0, throttled: bool = False) -> None:
         """The call failed; a job is charged for it and tried again, a limited number of times. Workers of a fleet
         charge nothing as long as chance explains it, and try again in seconds."""
         if call.client.dependency is not None:
             chance = call.client.dependency.chance(call.retries + 1)
             if not too_often(chance, call.given_back):
-                soon_ms = flicker_delay_ms(SOON_S * (0.5 + self.rand()), 0.0, call.given_back)
-                call.given_back += 1
-                self.put_off_s = max(self.put_off_s, soon_ms / 1000)
-                self._at(now_s + soon_ms / 1000, self._anew, call)
-                self._leave(call, now_s)
+                soon_s = max(SOON_S * (0.5 + self.rand()), asked_s)
+                if throttled and chance == 1:  # it answers nobody, and asks for less
+                    self._put_off(call, now_s, max(THROTTLED_S, soon_s))
+                else:
+                    self._put_off(call, now_s, flicker_delay_ms(soon_s, asked_s, call.given_back) / 1000)
                 return
         call.tries, call.given_back = call.tries + 1, 0
         self.charged += 1
@@ -269,10 +324,18 @@ class World:
         else:
             self._again(call, now_s, 0.0)
 
+    def _put_off(self, call: Call, now_s: float, for_s: float) -> None:
+        """Try the job again later, without a charge."""
+        call.given_back += 1
+        self.put_off_s = max(self.put_off_s, for_s)
+        self._at(now_s + for_s, self._anew, call)
+        self._leave(call, now_s)
+
     def _shed(self, call: Call, now_s: float, wait_s: float) -> None:
         """The limiter has no turn soon enough; where the job layer asks it, the job is put off and not charged."""
         if self.fleet is not None:
-            soon_s = wait_s + SOON_S * self.rand()
+            paused = call.client.limiter is not None and call.client.limiter.pause_s(now_s) > 0
+            soon_s = max(LATER_S_LEAST, wait_s + (SPREAD_S_MAX if paused else SOON_S) * self.rand())
             self.put_off_s = max(self.put_off_s, soon_s)
             self._at(now_s + soon_s, self._anew, call)
             self._leave(call, now_s)
@@ -287,9 +350,9 @@ class World:
             self._given_up(call, now_s)
             return
         self.fleet.hold(now_s)
+        self._leave(call, now_s)
         call.lent, call.retries = False, 0
         self.fleet.held.append(call)
-        self._leave(call, now_s)
 
     def _again(self, call: Call, now_s: float, least_s: float) -> None:
         low_s, high_s = self.model.again_s
@@ -317,8 +380,6 @@ class World:
 
     def _ended(self, call: Call, now_s: float, ok: bool) -> None:
         self._leave(call, now_s)
-        if self.fleet is not None and call.lent and ok:
-            self.fleet.done += 1
         if call.measured:
             self.live -= 1
             self.requests += call.requests
