@@ -74,7 +74,7 @@ def held_stages_run_in_new_workers() -> Iterator[None]:
 
     def init(self: Runner, *given: Any) -> None:
         whole(self, *given)
-        self.down = frozenset()
+        self.availability.down = frozenset()
 
     with mock.patch.object(Runner, "__init__", init):
         yield
