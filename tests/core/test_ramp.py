@@ -112,7 +112,8 @@ def test_a_ramp_leaps_while_documents_end_as_fast_as_they_are_lent(
 def test_documents_that_end_late_hold_no_ramp_back() -> None:
     ramp, lent = Ramp(ramp_start(20.0), 0.0), [0.0] * 10
     for second in range(1, 15):
-        ramp = replace(ramp, elapsed_s=float(second), good=int(lent[-10]), done=int(lent[-10])).step(1.0, 20.0)
+        done = int(lent[-10])
+        ramp = replace(ramp, elapsed_s=float(second), good=done, done=done).step(1.0, 20.0)
         assert ramp.per_s >= min(24.0, 1.5**second)
         lent.append(ramp.per_s)
 
@@ -121,8 +122,9 @@ def test_a_ramp_is_wary_after_failures() -> None:
     ramp = Ramp(20.0, 20.0, good=20, done=20, done_per_s=20.0, most_per_s=20.0, flat_s=7.0, prompt=100)
     assert ramp.step(1.0, 100.0).per_s <= 22.0
     failed = replace(ramp, good=14, bad=6, done=14).step(1.0, 100.0)
-    assert replace(failed, good=20, bad=0, done=20).step(1.0, 100.0).per_s > 22.0  # up to the usual rate again
-    assert replace(failed, good=20, bad=0, done=20).step(1.0, 100.0).prompt < 0
+    calm = replace(failed, good=20, bad=0, done=20).step(1.0, 100.0)
+    assert calm.per_s > 22.0  # up to the usual rate again
+    assert calm.prompt < 0
 
 
 def test_up_to_what_is_usual_nothing_but_failures_holds_a_ramp_back() -> None:

@@ -42,7 +42,7 @@ SMOOTH_MOST, SMOOTH_FROM, SLOW_UNTIL = 0.6, 6.0, 2.0  # few documents a second s
 NEAR = 1.5  # a service that does no more than so many times less than usual is not lent what is usual
 #: Documents end as fast as they are lent if this part of them does, and half of one; PROMPT of them in a row prove it.
 KEEPS, KEEPS_MORE, PROMPT = 0.9, 0.5, 5
-LEAP = 1.5  # times as many as ended, while they end as fast as they are lent
+LEAP = 1.4  # times as many as ended, while they end as fast as they are lent
 CLEAN_SHARE = 0.1  # a second in which more than this fail proves nothing
 SLOW = 0.7  # where less than this part ends, although no more are lent than ended before, they are prompt no more
 WARY_S, PROMPT_MAX = 60.0, 1_000
