@@ -86,6 +86,15 @@ def test_a_service_that_answers_only_some_a_second_gets_little_more(
     assert fleet.asked[-1] == DEMAND
 
 
+def test_the_rate_of_a_service_that_is_asked_too_much_follows_its_answers_closely() -> None:
+    asked = []
+    for seed in range(20):
+        fleet = Fleet(lambda asked: min(1.0, 20 / asked), seed).play(10)
+        fleet.asked.clear()
+        asked += fleet.play(50).asked
+    assert sum(asked) / len(asked) <= 1.105 * 20
+
+
 def test_single_failures_begin_nothing() -> None:
     assert set(Fleet(lambda asked: 0.97).play(60).phases) == {"free"}
 

@@ -92,6 +92,41 @@ def test_no_queue_stays_inside_a_service_that_bears_no_more(nominal: int, bears:
     assert len(service.queue) <= bears
 
 
+@pytest.mark.parametrize(("nominal", "bears"), [(20, 10), (40, 20), (100, 50), (100, 30)])
+def test_a_queue_does_not_build_up_in_a_service_that_bears_less_than_usual(nominal: int, bears: int) -> None:
+    service = Answering(bears, refuses=False)
+    seen = drained(service, nominal, 120)
+    assert sum(good for _, good in seen[20:]) >= 0.95 * bears * 100
+    assert sum(lent for lent, _ in seen) <= 1.05 * bears * len(seen)
+    assert max(sum(lent for lent, _ in seen[n : n + 5]) for n in range(115)) <= 1.3 * 5 * bears
+
+
+@pytest.mark.parametrize(("nominal", "bears", "seconds"), [(5, 100, 14), (20, 100, 12), (2, 40, 14)])
+def test_a_ramp_leaps_while_documents_end_as_fast_as_they_are_lent(
+    nominal: int, bears: int, seconds: int
+) -> None:
+    seen = drained(Answering(bears, refuses=False), nominal, seconds)
+    assert seen[-1][1] == bears
+
+
+def test_documents_that_end_late_hold_no_ramp_back() -> None:
+    ramp, lent = Ramp(ramp_start(20.0), 0.0), [0.0] * 10
+    for second in range(1, 15):
+        done = int(lent[-10])
+        ramp = replace(ramp, elapsed_s=float(second), good=done, done=done).step(1.0, 20.0)
+        assert ramp.per_s >= min(24.0, 1.5**second)
+        lent.append(ramp.per_s)
+
+
+def test_a_ramp_is_wary_after_failures() -> None:
+    ramp = Ramp(20.0, 20.0, good=20, done=20, done_per_s=20.0, most_per_s=20.0, flat_s=7.0, prompt=100)
+    assert ramp.step(1.0, 100.0).per_s <= 22.0
+    failed = replace(ramp, good=14, bad=6, done=14).step(1.0, 100.0)
+    calm = replace(failed, good=20, bad=0, done=20).step(1.0, 100.0)
+    assert calm.per_s > 22.0  # up to the usual rate again
+    assert calm.prompt < 0
+
+
 def test_up_to_what_is_usual_nothing_but_failures_holds_a_ramp_back() -> None:
     assert ramped(20, 40.0)[-1] == ramped(20, 40.0, good=1)[-1] == pytest.approx(48.0)
 
@@ -117,13 +152,13 @@ def test_a_ramp_steps_back_when_some_fail_and_looks_again_later() -> None:
     assert max(rates) > 33.0
 
 
-@given(st.text() | st.just("[1, 2]") | st.just('["a", 1, null, 2]'))
+@given(st.text() | st.just("[1, 2]") | st.just('["a", 1, null, 2]') | st.just("[1, 2, 3, 4, Infinity]"))
 def test_a_text_that_nobody_can_read_says_nothing(text: str) -> None:
     assert Ramp(2.0, 3.0, 4, 5).read(text, 1_000) == Ramp(2.0, 3.0, 4, 5)
 
 
 def test_what_a_ramp_knows_can_be_read_again() -> None:
-    ramp = Ramp(2.0, 3.0, 4, 5, 6, done_per_s=7.25, most_per_s=8.0, flat_s=9.125)
+    ramp = Ramp(2.0, 3.0, 4, 5, 6, done_per_s=7.25, most_per_s=8.0, flat_s=9.125, prompt=-7)
     read = Ramp(2.0, 3.0, 4, 5, 6).read(ramp.to_text(1_000), 3_500)
     assert read == replace(ramp, since_s=2.5)
 

@@ -172,7 +172,7 @@ def test_requests_that_take_long_stay_in_flight_until_they_are_back(store_url: s
     async def run() -> None:
         async with StoreWorld(store_url) as stored:
             one, two = (Worker(stored.store, number, world) for number in (1, 2))
-            one.service.in_flight, two.service.in_flight = 3, 2
+            one.service.flying, two.service.flying = {1, 2, 3}, {4, 5}
             seen = []
             for _ in range(30):
                 await one.exchange()
@@ -180,7 +180,7 @@ def test_requests_that_take_long_stay_in_flight_until_they_are_back(store_url: s
                 stored.clock.turn(2_000)
                 seen.append((await stored.store.dependencies())[0].in_flight)
             assert set(seen) == {5}
-            one.service.in_flight = 0
+            one.service.flying.clear()
             await one.exchange()
             assert (await stored.store.dependencies())[0].in_flight == 2
             stored.clock.turn(60_000)  # the other worker is not heard of any more

@@ -100,7 +100,8 @@ class Dependency:
         self._calls: dict[str, int] = {}  # by stage: the most that a run made without saving
         self.requests = self.successes = self.failures = self.throttled = 0
         self.runs = 0  # of stages that asked it
-        self.in_flight = 0  # requests that were sent and are not back
+        #: Requests that were sent and are not back. Threads may add and discard at once: no lock is needed for that.
+        self.flying: set[object] = set()
         self.nested = 0  # calls that ran inside another policy's
         self.dropped = 0  # operations that nobody wrote down in time
 
@@ -142,6 +143,11 @@ class Dependency:
         if self.held is not None:
             self.held = None
             self.breaker.reset(now_s)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and are not back."""
+        return len(self.flying)
 
     @property
     def troubled(self) -> bool:
@@ -232,11 +238,6 @@ class Dependency:
         self.budget.earn()
         self.limiter.succeeded(now_s)
         self.breaker.succeeded(now_s)
-
-    def fly(self, number: int) -> None:
-        """A request was sent, or is back; threads may do so at once."""
-        with _counting:
-            self.in_flight += number
 
     def count(self, work: Work) -> None:
         """A request went out for this work; its stage may make several at once, from threads."""

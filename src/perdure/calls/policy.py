@@ -12,7 +12,6 @@ openai.but(idempotent=False, key=ctx.idempotency_key()).call(pay, sum)
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
@@ -24,6 +23,7 @@ import perdure.calls.home  # noqa: F401  cells and their workers tell each other
 from perdure.calls.binding import bind
 from perdure.calls.checking import check_changes, check_dependency, check_name, check_policy
 from perdure.calls.classify import classify
+from perdure.calls.cutoff import cut_off
 from perdure.calls.dependency import DEPENDENCIES, Dependency
 from perdure.calls.dependency import dependency as known
 from perdure.calls.inside import Inside
@@ -161,7 +161,7 @@ class Policy:
 
     def _call(self, fn: Callable[..., T], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912, PLR0915
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
-        began_s = clock()
+        flying, began_s = state.flying, clock()
         run: Run | None = None
         deadline_s = None if work is None else work.deadline_s
         if self.total_s is not None or SCOPE.get() is not None:
@@ -186,8 +186,8 @@ class Policy:
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
+            flying.add(scope)
             token = SCOPE.set(scope)
-            state.fly(1)
             try:
                 result = fn(*args, **kwargs)
             except Exception as error:
@@ -211,7 +211,7 @@ class Policy:
                     run.answered(clock())
                 return result
             finally:
-                state.fly(-1)
+                flying.discard(scope)
                 SCOPE.reset(token)
                 scope.over = True
                 if not scope.nested:  # or a policy inside has counted it
@@ -222,7 +222,7 @@ class Policy:
 
     async def _acall(self, fn: Callable[..., Awaitable[T]], args: Any, kwargs: Any) -> T:  # noqa: C901, PLR0912, PLR0915
         state, clock, work = self.dependency, self.timing.clock, WORK.get()
-        began_s = clock()
+        flying, began_s = state.flying, clock()
         run: Run | None = None
         deadline_s = None if work is None else work.deadline_s
         if self.total_s is not None or SCOPE.get() is not None:
@@ -248,8 +248,8 @@ class Policy:
                 if deadline_s is not None and now_s >= deadline_s:
                     return cast(T, (run or Run(self, work, began_s, deadline_s)).late(now_s).value)
                 scope.deadline_s = self._until(now_s, deadline_s)
+            flying.add(scope)
             token = SCOPE.set(scope)
-            state.fly(1)
             try:
                 attempt = fn(*args, **kwargs)
                 if type(attempt) is not CoroutineType:
@@ -257,7 +257,7 @@ class Policy:
                 if scope.deadline_s is None:
                     result = await attempt
                 else:
-                    result = await _cut(attempt, max(0.0, scope.deadline_s - clock()))
+                    result = await cut_off(attempt, scope.deadline_s - clock())
             except NotAwaitable:
                 if run is not None:
                     run.left(clock())
@@ -283,7 +283,7 @@ class Policy:
                     run.answered(clock())
                 return result
             finally:
-                state.fly(-1)
+                flying.discard(scope)
                 SCOPE.reset(token)
                 scope.over = True
                 if not scope.nested:  # or a policy inside has counted it
@@ -329,11 +329,6 @@ class Policy:
             return deadline_s
         until_s = now_s + self.attempt_s
         return until_s if deadline_s is None else min(until_s, deadline_s)
-
-
-async def _cut(attempt: Awaitable[T], after_s: float) -> T:
-    async with asyncio.timeout(after_s):
-        return await attempt
 
 
 def _operation(name: str, fn: Callable[..., Any]) -> str:

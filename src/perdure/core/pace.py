@@ -50,7 +50,9 @@ WINDOW_MS, TEST_MS = 2_000, 4_000
 FAILING_MS = 800
 #: A window is good or bad by what it answered of the expected share. The rate grows by these factors in good windows
 #: one after the other: little near the last limit, more beyond.
-GOOD, BAD, GROWTH = 0.97, 0.9, (1.15, 1.5, 2.0)
+GOOD, BAD, GROWTH = 0.97, 0.9, (1.1, 1.5, 2.0)
+#: In a window that is neither, the rate of a pressed service follows its answers if that changes it by more than this.
+CLOSE = 0.98
 #: However badly it answers, it is asked this many times a second.
 FLOOR_PER_S = 1.0
 #: The limit ends beyond this multiple of the usual rate, or where half of it is not used in this many windows.
@@ -315,7 +317,9 @@ def _next(pace: Pace, seen: Seen, good: float, results: float, now_ms: int) -> P
         return pace if unused else replace(pace, rate=rate, epoch=now_ms)
     answered = min(1.0, (good + 1) / results / pace.share)  # one failure more or less says nothing
     if answered >= BAD:
-        return replace(pace, steps=0)
+        answered = good / results
+        if pace.phase != "pressed" or pace.share < 1 or TARGET * answered >= CLOSE:
+            return replace(pace, steps=0)
     return replace(pace, rate=max(FLOOR_PER_S, pace.rate * TARGET * answered), steps=0, epoch=now_ms)
 
 

@@ -10,6 +10,11 @@ The usual rate of before need not be the rate that the service bears now. The ra
 end well and lends a fifth more than that. While more and more end well, the ramp grows with them. If the number stays
 the same, the service bears no more: the ramp lends less for a while, so that no queue stays inside the service, then as
 much as ended well, then a little more, to look again. Failures have the same effect.
+
+Documents that take long end late, so their number says little at first: up to the usual rate only failures hold the
+ramp back. Where documents end as fast as they are lent (`prompt`), their number says enough at once: the ramp leaps as
+long as they do, and at the first second in which they do not the service bears no more, below the usual rate as well.
+Failures make the ramp wary for a minute: where some are asked again, the documents that end are not the whole load.
 """
 
 from __future__ import annotations
@@ -35,6 +40,12 @@ FORGET = 0.9  # what is left of the most then, if less end well by now
 GROWING = 1.05  # their number is no longer the same
 SMOOTH_MOST, SMOOTH_FROM, SLOW_UNTIL = 0.6, 6.0, 2.0  # few documents a second show little in one second
 NEAR = 1.5  # a service that does no more than so many times less than usual is not lent what is usual
+#: Documents end as fast as they are lent if this part of them does, and half of one; PROMPT of them in a row prove it.
+KEEPS, KEEPS_MORE, PROMPT = 0.9, 0.5, 5
+LEAP = 1.4  # times as many as ended, while they end as fast as they are lent
+CLEAN_SHARE = 0.1  # a second in which more than this fail proves nothing
+SLOW = 0.7  # where less than this part ends, although no more are lent than ended before, they are prompt no more
+WARY_S, PROMPT_MAX = 60.0, 1_000
 CALM_SHARE = 0.8  # of what it answers usually; below, nothing is lifted
 AGAIN_S = 5.0  # a service that answered for so long and is lost again is probed soon
 BACK = 0.5  # per second, while it does not answer well
@@ -67,19 +78,23 @@ class Ramp:
     done_per_s: float = 0.0  # documents, of late
     most_per_s: float = 0.0  # the most of that
     flat_s: float = 0.0  # since it last grew; where few go, fewer seconds
+    prompt: int = 0  # documents in a row that ended as fast as they were lent; below 0: as many do not count
 
     def read(self, text: str | None, now_ms: int) -> Ramp:
         """The ramp with what `to_text` wrote; an unreadable text says nothing."""
         try:
-            at_ms, done, most, flat_s = (float(number) for number in json.loads(text or ""))
-        except (ValueError, TypeError):
+            at_ms, done, most, flat_s, prompt = (float(number) for number in json.loads(text or ""))
+            proved = int(prompt)
+        except (ValueError, TypeError, OverflowError):
             return self
         since_s = min(max(STEP_S_LEAST, (now_ms - at_ms) / 1_000), STEP_S_MOST)
-        return replace(self, since_s=since_s, done_per_s=done, most_per_s=most, flat_s=flat_s)
+        ramp = replace(self, since_s=since_s, done_per_s=done, most_per_s=most)
+        return replace(ramp, flat_s=flat_s, prompt=proved)
 
     def to_text(self, now_ms: int) -> str:
         """What the next step must know."""
-        return json.dumps([now_ms, *(round(n, 3) for n in (self.done_per_s, self.most_per_s, self.flat_s))])
+        numbers = (self.done_per_s, self.most_per_s, self.flat_s)
+        return json.dumps([now_ms, *(round(number, 3) for number in numbers), self.prompt])
 
     def lost(self, share: float = 1.0) -> bool:
         """Whether the service is away again, if it answers this share usually."""
@@ -107,12 +122,30 @@ class Ramp:
         return replace(learned, per_s=min(grown, bound))
 
     def _floor(self, nominal_per_s: float) -> float:
-        """A little more than usual, unless the service was seen to do about as much and no more."""
+        """A little more than usual, unless the service was seen to do about as much and no more, or documents end so
+        soon that their number tells."""
+        if self.prompt >= PROMPT:
+            return 0.0
         most = OVER * nominal_per_s
         return 0.0 if self.flat_s >= LIFT_S and most <= NEAR * self.most_per_s else most
 
     def _answers(self, share: float) -> bool:
         return self.good >= share * (self.good + self.bad)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether documents ended as fast as they were lent since the last step."""
+        return self.done + KEEPS_MORE >= KEEPS * self.per_s * self.since_s
+
+    def _proved(self, share: float) -> int:
+        """`prompt` after this step, in which not many failed."""
+        if share == 1 and self.bad <= CLEAN_SHARE * (self.good + self.bad):
+            if self._keeps:
+                return min(PROMPT_MAX, self.prompt + self.done)
+            slow = self.per_s <= self.most_per_s and self.done_per_s < SLOW * self.per_s
+            if self.prompt >= PROMPT and not slow:
+                return self.prompt
+        return min(0, self.prompt)
 
     def _learned(self, share: float, limited: bool) -> Ramp:
         """The ramp that knows what this step showed of the most that the service does."""
@@ -122,8 +155,13 @@ class Ramp:
         if limited:  # nothing shows that it bears more
             return replace(ramp, flat_s=max(self.flat_s, DRAINED_S))
         if not self._answers(CALM_SHARE * share):  # it bears less
-            return replace(ramp, most_per_s=max(BACK * most, min(most, done)), flat_s=LIFT_S)
-        if done >= GROWING * most:
+            wary = -int(WARY_S * self.per_s)
+            return replace(ramp, most_per_s=max(BACK * most, min(most, done)), flat_s=LIFT_S, prompt=wary)
+        ramp = replace(ramp, prompt=ramp._proved(share))
+        if ramp.prompt >= PROMPT and not self._keeps:  # it bears what ended, and no more
+            most = max(most, min(self.done / self.since_s, self.per_s))
+            ramp = replace(ramp, most_per_s=most)
+        elif done >= GROWING * most:
             return replace(ramp, most_per_s=done, flat_s=0.0)
         flat_s = self.flat_s + self.since_s * self.per_s / (self.per_s + SLOW_UNTIL)
         if flat_s >= LOOKED_S:
@@ -133,6 +171,8 @@ class Ramp:
     def _lifted(self) -> float:
         """What may be lent by what ends well."""
         most = max(self.most_per_s, self.done_per_s)
+        if self.prompt >= PROMPT and self._keeps and not self.flat_s:
+            return max(LIFT * most, LEAP * self.done / self.since_s)
         for until_s, part in ((LIFT_S, LIFT), (DRAINED_S, DRAIN), (STEADY_S, 1.0)):
             if self.flat_s < until_s:
                 return part * most
