@@ -16,7 +16,7 @@ import pytest
 
 from perdure import Transient
 from perdure.core.events import StageSaved
-from perdure.engine import runner, saving
+from perdure.engine import content, runner, saving
 from perdure.engine.codec import Codec
 from perdure.engine.fetched import conditional, saved_raw
 from perdure.pipelines.document import INLINE_BYTES_MAX, documents, extract, fetch
@@ -226,7 +226,7 @@ def test_content_that_is_never_readable_is_fetched_once_in_an_attempt(
     async def missing(blob: str, *_: object) -> Path:
         raise BlobMissing(f"no {blob}")
 
-    monkeypatch.setattr(runner, "local", missing)
+    monkeypatch.setattr(content, "local", missing)
     with Web() as web, trial(documents, store=store_url) as app:
         page = Page(web, LARGE)
         id_ = app.add(url=web.url("/page"), pipeline=documents).id
