@@ -9,8 +9,8 @@ from unittest import mock
 
 from perdure.core.outcome import Later, Orphaned
 from perdure.engine import recovery
+from perdure.engine.availability import Availability
 from perdure.engine.keeper import Keeper
-from perdure.engine.runner import Runner
 from perdure.store import apply, entering, rows
 from perdure.store.base import Query, Row, Steps
 from perdure.store.counting import Counting
@@ -144,7 +144,7 @@ def gates_let_everybody_in() -> Iterator[None]:
 @breaks("limit")
 def stages_enter_past_their_gate() -> Iterator[None]:
     """A worker goes on to a stage whose dependency has a limit, without a claim."""
-    with mock.patch.object(Runner, "_limited", return_value=False):
+    with mock.patch.object(Availability, "_limited", return_value=False):
         yield
 
 
