@@ -58,23 +58,23 @@ class Sources:
 def measures(sources: Sources) -> Iterator[Measure]:
     """The measures with the bounds of today."""
     lines = sources.lines.values()
-    yield Measure("files", len(lines), 442, 250)
-    yield Measure("lines", sum(lines), 66_500, 41_000)
+    yield Measure("files", len(lines), 439, 250)
+    yield Measure("lines", sum(lines), 65_900, 41_000)
     yield Measure("median lines of a file", statistics.median(lines), 128, 120)
     yield Measure("lines of the longest file", max(lines), 917, FILE_LINES)
-    yield Measure(f"files over {FILE_LINES} lines", sum(n > FILE_LINES for n in lines), 16, 0)
-    yield Measure(f"functions over {FUNCTION_LINES} lines", sum(_long_functions(sources)), 4, 0)
+    yield Measure(f"files over {FILE_LINES} lines", sum(n > FILE_LINES for n in lines), 15, 0)
+    yield Measure(f"functions over {FUNCTION_LINES} lines", sum(_long_functions(sources)), 2, 0)
     yield Measure("deepest inheritance in store, app and blocking", max(_depths(sources)), 5, 2)
     yield Measure("methods of the largest class outside the doors", max(_methods(sources)), 93, 25)
     yield Measure("modules named by a gerund", sum(_gerund(name) for name in sources.texts), 57, 3)
-    yield Measure("file names used twice", _twice(name.rpartition("/")[2] for name in sources.texts), 42, 8)
+    yield Measure("file names used twice", _twice(name.rpartition("/")[2] for name in sources.texts), 40, 8)
     classes = (node.name for _, node in sources.nodes() if isinstance(node, ast.ClassDef))
     yield Measure("class names used twice", _twice(classes), 62, 40)
     yield Measure("SQL statements in Python outside of the store", sum(_statements(sources)), 2, 0)
     yield Measure('"refused: " in texts', sources.count(r'"refused: '), 22, 1)
     yield Measure('"/" in key', sources.count(r'"/" in \w*key'), 2, 0)
-    yield Measure("fmt: skip", sources.count("# fmt: skip"), 365, 40)
-    yield Measure("Any", sources.count(r"\bAny\b"), 920, 250)
+    yield Measure("fmt: skip", sources.count("# fmt: skip"), 357, 40)
+    yield Measure("Any", sources.count(r"\bAny\b"), 904, 250)
 
 
 def _long_functions(sources: Sources) -> Iterator[bool]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 #: Hits that are left; the number only goes down.
-BOUND = 1014
+BOUND = 1011
 RULES = {
     "people": r"\b(?:who|what|which)ever\b|\b(?:some|no)body\b",
     "clause as subject": r"(?:^|[.:;] )(?:What|Whatever|Whoever|Who)(?: \w+){0,6}? "

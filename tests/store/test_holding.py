@@ -370,7 +370,7 @@ async def test_a_ramp_does_not_outrun_a_service_that_does_no_more(world: World) 
             await world.store.probed("ocr", True)
         await passes(world, SECOND)
         rates.append((await dependency(world))["ramp_per_s"])
-    assert max(rates) <= 6.0  # little more than ends, for a moment
+    assert max(rates) < 6  # little more than ends, for a moment
     assert 3.5 < sum(rates[30:]) / 60 < 4.5
 
 

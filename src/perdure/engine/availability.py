@@ -62,8 +62,8 @@ class Availability:
         return None
 
     def _limited(self, journey: Journey) -> bool:
-        """Whether the next stage needs a dependency with a limit under which the job has no room: whoever claims it
-        again, in the lane of the stage, finds some."""
+        """Whether the next stage needs a dependency with a limit under which the job has no room. A claim in
+        the lane of that stage finds some."""
         return not uses_of(journey.lane) & self._store.limited <= journey.passed
 
     async def _away(self, stage: AnyStage) -> bool:
